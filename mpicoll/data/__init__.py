@@ -1,0 +1,1 @@
+"""What travels: arrays of any kind as one description, their dtypes, layouts and reductions."""

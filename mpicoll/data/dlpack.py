@@ -1,0 +1,103 @@
+"""The memory behind an object that has ``__dlpack__``, read from its capsule.
+
+numpy's and torch's own ``from_dlpack`` each refuse dtypes that the other knows, and numpy's makes some outputs read-only.
+The structures are those of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+from mpicoll.errors import DTypeError
+
+_CPU_DEVICES = {1: "CPU", 3: "pinned host memory", 11: "ROCm host memory"}
+_READ_ONLY = 1
+
+# (type code, bits) -> name. Codes 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool, from 7 on the kinds of float8.
+_NAMES = (
+    {(0, bits): f"int{bits}" for bits in (8, 16, 32, 64)}
+    | {(1, bits): f"uint{bits}" for bits in (8, 16, 32, 64)}
+    | {(2, bits): f"float{bits}" for bits in (16, 32, 64, 128)}
+    | {(5, bits): f"complex{bits}" for bits in (32, 64, 128, 256)}
+    | {(4, 16): "bfloat16", (6, 8): "bool", (8, 8): "float8_e4m3", (7, 8): "float8_e3m4", (9, 8): "float8_e4m3b11fnuz"}
+    | {(10, 8): "float8_e4m3fn", (11, 8): "float8_e4m3fnuz", (12, 8): "float8_e5m2", (13, 8): "float8_e5m2fnuz"}
+    | {(14, 8): "float8_e8m0fnu"}
+)
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _DLTensor),)
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    )
+
+
+class Memory(NamedTuple):
+    """What a capsule tells: strides are in elements, None for row-major; `capsule` keeps the memory alive."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    name: str
+    itemsize: int
+    writable: bool
+    capsule: Any
+
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+
+
+def read(array: Any) -> Memory:
+    """The memory of an object with ``__dlpack__``, which must lie where the CPU can reach it.
+
+    The capsule is not consumed: dropping it releases the producer's hold.
+    """
+    device, number = array.__dlpack_device__()
+    if int(device) not in _CPU_DEVICES:
+        raise DTypeError(f"device: expected CPU memory, got DLPack device {int(device)}:{number}. Copy it to the CPU first")
+    try:
+        capsule = array.__dlpack__(max_version=(1, 0))
+    except TypeError:  # written before DLPack 1.0
+        capsule = array.__dlpack__()
+    if _is_valid(capsule, b"dltensor_versioned"):
+        versioned = _Versioned.from_address(_get_pointer(capsule, b"dltensor_versioned"))
+        tensor, writable = versioned.tensor, not versioned.flags & _READ_ONLY
+    else:
+        tensor, writable = _Managed.from_address(_get_pointer(capsule, b"dltensor")).tensor, True
+    name = _NAMES.get((tensor.code, tensor.bits))
+    if name is None or tensor.lanes != 1:
+        raise DTypeError(
+            f"dtype: expected one of DLPack's plain numbers, got type code {tensor.code} with {tensor.bits} bits and"
+            f" {tensor.lanes} lanes"
+        )
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return Memory(pointer, shape, strides, name, tensor.bits // 8, writable, capsule)

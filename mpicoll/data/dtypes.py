@@ -1,0 +1,118 @@
+"""One table: dtype -> how it moves and how it reduces.
+
+Every dtype moves, as the bytes that it is. A dtype reduces if it has a family here; nothing is ever reduced as bytes.
+torch and numpy name their dtypes alike, so the name is what two ranks (or two kinds of array) compare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mpicoll.errors import DTypeError
+
+Family = Literal["bool", "int", "float", "complex", "none"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """What mpicoll knows of a dtype. Two are the same dtype if their names are the same.
+
+    Attributes:
+        name: As torch and numpy spell it: ``float32``, ``bfloat16``, ``bool``.
+        itemsize: Bytes of an element.
+        carrier: The numpy dtype that an element's memory is seen as. It has the right size, and where numpy knows the
+            dtype it is that dtype (``bfloat16`` is seen as ``uint16``).
+        family: How it reduces; ``none`` moves only.
+        wide: The dtype in which it is summed, where that is another one: float32 for the halves.
+        mpi: The name of the MPI datatype that reduces it, for a dtype that MPI knows.
+    """
+
+    name: str
+    itemsize: int
+    carrier: np.dtype[Any]
+    family: Family = "none"
+    wide: str | None = None
+    mpi: str | None = None
+
+
+def _row(name: str, carrier: str, family: Family, mpi: str | None = None, wide: str | None = None) -> DType:
+    dtype: np.dtype[Any] = np.dtype(carrier)
+    return DType(name, dtype.itemsize, dtype, family, wide, mpi)
+
+
+# complex32 as numpy can hold it: two float16.
+_COMPLEX32 = np.dtype([("real", np.float16), ("imag", np.float16)])
+
+_TABLE: dict[str, DType] = {
+    row.name: row
+    for row in (
+        _row("bool", "uint8", "bool", "UINT8_T"),
+        _row("int8", "int8", "int", "INT8_T"),
+        _row("int16", "int16", "int", "INT16_T"),
+        _row("int32", "int32", "int", "INT32_T"),
+        _row("int64", "int64", "int", "INT64_T"),
+        _row("uint8", "uint8", "int", "UINT8_T"),
+        _row("uint16", "uint16", "int", "UINT16_T"),
+        _row("uint32", "uint32", "int", "UINT32_T"),
+        _row("uint64", "uint64", "int", "UINT64_T"),
+        _row("float16", "float16", "float", wide="float32"),
+        _row("bfloat16", "uint16", "float", wide="float32"),
+        _row("float32", "float32", "float", "FLOAT"),
+        _row("float64", "float64", "float", "DOUBLE"),
+        DType("complex32", 4, _COMPLEX32, "complex", "complex64"),
+        _row("complex64", "complex64", "complex", "C_FLOAT_COMPLEX"),
+        _row("complex128", "complex128", "complex", "C_DOUBLE_COMPLEX"),
+        # What C calls long double has another name (float96, float128) on each platform.
+        _row(np.dtype(np.longdouble).name, "longdouble", "float", "LONG_DOUBLE"),
+        _row(np.dtype(np.clongdouble).name, "clongdouble", "complex", "C_LONG_DOUBLE_COMPLEX"),
+    )
+}
+
+_of_torch: dict[Any, DType] = {}
+_of_numpy: dict[np.dtype[Any], DType] = {}
+
+
+def named(name: str, itemsize: int) -> DType:
+    """The dtype with this name; one that is not in the table moves only."""
+    return _TABLE.get(name) or _opaque(name, itemsize)
+
+
+def from_torch(dtype: Any) -> DType:
+    """The description of a ``torch.dtype``."""
+    known = _of_torch.get(dtype)
+    if known is None:
+        name = str(dtype).removeprefix("torch.")
+        if name.startswith(("qint", "quint")):
+            raise DTypeError(f"dtype: expected a plain dtype, got the quantised {name}. Pass tensor.int_repr()")
+        known = _of_torch[dtype] = _TABLE.get(name) or _opaque(name, dtype.itemsize)
+    return known
+
+
+def from_numpy(dtype: np.dtype[Any]) -> DType:
+    """The description of a numpy dtype; of one in foreign byte order, that of its native twin."""
+    known = _of_numpy.get(dtype)
+    if known is None:
+        if dtype.hasobject:
+            raise DTypeError(
+                f"dtype: expected one whose elements are plain bytes, got {dtype}. Use an object collective"
+                " (all_gather_object, broadcast_object_list, ...)"
+            )
+        native = dtype.newbyteorder("=")
+        known = _of_numpy[dtype] = _TABLE.get(native.name) or _opaque(_spelling(native), dtype.itemsize)
+    return known
+
+
+def _opaque(name: str, itemsize: int) -> DType:
+    unsigned = f"u{itemsize}"
+    carrier: np.dtype[Any] = np.dtype(unsigned if itemsize in (1, 2, 4, 8) else f"V{itemsize}")
+    return DType(name, itemsize, carrier)
+
+
+def _spelling(dtype: np.dtype[Any]) -> str:
+    # A name from which `numpy.dtype` makes the same dtype again, in another process; ml_dtypes' dtypes have only a name.
+    if dtype.names is not None or dtype.subdtype is not None:
+        return repr(np.lib.format.dtype_to_descr(dtype))
+    return dtype.name if dtype.kind == "V" and not dtype.name.startswith("void") else dtype.str

@@ -1,0 +1,53 @@
+"""Objects as frames: a pickle, and beside it the memory of the arrays inside, which is not copied into the pickle (PEP 574)."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Frame = np.ndarray[Any, Any]  # bytes, as a 1-d numpy array of uint8
+
+
+def dump(value: Any) -> list[Frame]:
+    """The frames of an object: its pickle, then the buffers of its numpy arrays and CPU tensors where they are.
+
+    Raises:
+        Exception: Whatever the object's own pickling raises.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    if "torch" in sys.modules:
+        stream = io.BytesIO()
+        _TorchPickler(stream, 5, buffer_callback=buffers.append).dump(value)
+        pickled: Any = stream.getbuffer()
+    else:
+        pickled = pickle.dumps(value, 5, buffer_callback=buffers.append)
+    return [np.frombuffer(memory, np.uint8) for memory in (pickled, *(buffer.raw() for buffer in buffers))]
+
+
+def load(frames: Sequence[Frame]) -> Any:
+    """The object of some frames. Its arrays lie in the frames' memory."""
+    return pickle.loads(frames[0], buffers=frames[1:])
+
+
+class _TorchPickler(pickle.Pickler):
+    """Hands out the memory of CPU tensors, which torch's own pickling copies."""
+
+    def reducer_override(self, value: Any) -> Any:
+        torch: Any = sys.modules["torch"]
+        if type(value) is not torch.storage.TypedStorage or value._untyped_storage.device.type != "cpu":
+            return NotImplemented
+        untyped = value._untyped_storage  # its public name warns
+        memory = torch.empty(0, dtype=torch.uint8).set_(untyped).numpy()
+        return _rebuild_storage, (pickle.PickleBuffer(memory), value.dtype)
+
+
+def _rebuild_storage(memory: Any, dtype: Any) -> Any:
+    import torch
+
+    untyped = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage() if len(memory) else torch.UntypedStorage(0)
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)

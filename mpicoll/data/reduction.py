@@ -1,0 +1,294 @@
+"""How each pair of operation and dtype reduces: what MPI is asked to do, and what is done to the elements before and after.
+
+MPI knows neither the halves nor bool, and its MIN and MAX of floats depend on the order of the ranks where there are NaNs
+or zeros of both signs. So
+
+- float16, bfloat16 and complex32 are widened, reduced in single precision and rounded once;
+- bool is made 0 and 1 and reduced by the bitwise operation that means the same;
+- MIN and MAX of floats reduce integers in the same memory which sort as the floats do, NaN first;
+- AVG divides and PREMUL_SUM multiplies in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from mpicoll.data import dtypes
+from mpicoll.data.arrays import Array
+from mpicoll.data.dtypes import DType
+from mpicoll.errors import ArgumentError, DTypeError, mismatch
+from mpicoll.mpi import library
+
+Numpy = np.ndarray[Any, Any]
+
+
+class ReduceOp:
+    """An operation of a reduction: ``SUM AVG PRODUCT MIN MAX BAND BOR BXOR``, or ``PREMUL_SUM(factor)``.
+
+    ``ReduceOp.PREMUL_SUM(0.5)`` multiplies each rank's elements by 0.5 before they are summed. AVG divides the sum by the
+    size of the group. SUM, AVG, PRODUCT and PREMUL_SUM take floats and complex numbers, SUM and PRODUCT integers and bool
+    too; MIN and MAX take all but complex numbers; the bitwise three take integers and bool. torch.distributed's own
+    ``ReduceOp`` values are taken wherever one of these is.
+
+    Example:
+        >>> from mpicoll import ReduceOp
+        >>> ReduceOp.PREMUL_SUM(0.5)
+        ReduceOp.PREMUL_SUM(0.5)
+        >>> ReduceOp.SUM == ReduceOp.SUM, ReduceOp.SUM.name
+        (True, 'SUM')
+    """
+
+    __slots__ = ("_hash", "factor", "name")
+
+    SUM: ClassVar[ReduceOp]
+    AVG: ClassVar[ReduceOp]
+    PRODUCT: ClassVar[ReduceOp]
+    MIN: ClassVar[ReduceOp]
+    MAX: ClassVar[ReduceOp]
+    BAND: ClassVar[ReduceOp]
+    BOR: ClassVar[ReduceOp]
+    BXOR: ClassVar[ReduceOp]
+
+    def __init__(self, name: str, factor: complex | None = None) -> None:
+        self.name = name
+        self.factor = factor
+        self._hash = hash((name, factor))
+
+    @staticmethod
+    def PREMUL_SUM(factor: complex) -> ReduceOp:  # noqa: N802 - torch's word
+        """The operation that multiplies by `factor` (a number) and then sums."""
+        return ReduceOp("PREMUL_SUM", factor)
+
+    def __repr__(self) -> str:
+        return f"ReduceOp.{self.name}" + ("" if self.factor is None else f"({self.factor!r})")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReduceOp) and (self.name, self.factor) == (other.name, other.factor)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[ReduceOp], tuple[str, complex | None]]:
+        return ReduceOp, (self.name, self.factor)
+
+
+_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+for _name in _NAMES:
+    setattr(ReduceOp, _name, ReduceOp(_name))
+
+# The name of the MPI operation; for bool that of the bitwise one with the same meaning on 0 and 1.
+_MPI_OPS = {"SUM": "SUM", "AVG": "SUM", "PREMUL_SUM": "SUM", "PRODUCT": "PROD"} | {name: name for name in _NAMES[3:]}
+_BOOL_OPS = {"SUM": "BOR", "MAX": "BOR", "BOR": "BOR", "PRODUCT": "BAND", "MIN": "BAND", "BAND": "BAND", "BXOR": "BXOR"}
+_ALLOWED = {
+    "bool": tuple(_BOOL_OPS),
+    "int": ("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"),
+    "float": ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "PREMUL_SUM"),
+    "complex": ("SUM", "AVG", "PRODUCT", "PREMUL_SUM"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How one operation reduces one dtype.
+
+    Attributes:
+        dtype: The dtype of the user's elements.
+        work: The numpy dtype of what MPI reduces.
+        mpi_type: MPI's name for `work`.
+        mpi_op: MPI's name of the operation.
+        widens: Whether the elements are converted to `work`, which needs memory of its own; else `work` is a view of them.
+        before: What is done to `work` in place before MPI, or None.
+        after: What is done to `work` in place after MPI, given the group's size, or None.
+        fold: The numpy function that does what MPI's operation does to two arrays.
+        folds: Whether the bits depend on the order of the ranks: "never", "perhaps" (with MPI they depend on its algorithm) or
+            "always" (MPI's own operation will not do, so the ranks' elements are gathered and folded in their order).
+    """
+
+    dtype: DType
+    work: np.dtype[Any]
+    mpi_type: Any
+    mpi_op: Any
+    widens: bool
+    before: Callable[[Numpy], None] | None
+    after: Callable[[Numpy, int], None] | None
+    fold: np.ufunc
+    folds: Literal["never", "perhaps", "always"]
+
+    @property
+    def plain(self) -> bool:
+        """Whether MPI can reduce the user's elements as they are."""
+        return not self.widens and self.before is None and self.after is None
+
+    def load(self, array: Array, work: Numpy) -> None:
+        """Fill `work` with the elements of `array` in logical order, converted."""
+        if self.widens:
+            _widen(array.view(), work.reshape(array.shape), self.dtype)
+        else:
+            array.read_into(work.view(array.dtype.carrier))
+
+    def store(self, work: Numpy, array: Array) -> None:
+        """Write `work`, rounded, to the elements of `array`."""
+        if not self.widens:
+            array.write_from(work.view(array.dtype.carrier))
+        elif array.contiguous:
+            _narrow(work.reshape(array.shape), array.view(), self.dtype)
+        else:
+            flat = np.empty(array.count, array.dtype.carrier)
+            _narrow(work, flat, self.dtype)
+            array.write_from(flat)
+
+
+def as_op(op: Any) -> ReduceOp:
+    """The ReduceOp for one of ours or one of torch.distributed's."""
+    if isinstance(op, ReduceOp):
+        return op
+    if op is ReduceOp.PREMUL_SUM:
+        raise ArgumentError("op: expected ReduceOp.PREMUL_SUM(factor), got ReduceOp.PREMUL_SUM. Give it its factor")
+    name, factor = getattr(op, "name", None), None
+    if name is None and hasattr(op, "__getstate__"):  # torch's ReduceOp, which holds a RedOpType and perhaps a factor
+        state = op.__getstate__()
+        if isinstance(state, tuple) and len(state) == 2:
+            name, factor = getattr(state[0], "name", None), state[1]
+    if name in _NAMES and factor is None:
+        return ReduceOp(name)
+    if name == "PREMUL_SUM" and factor is not None:
+        return ReduceOp(name, factor if isinstance(factor, (int, float, complex)) else factor.item())
+    raise ArgumentError(mismatch("op", f"one of ReduceOp.{', '.join(_NAMES)} or PREMUL_SUM(factor)", repr(op)))
+
+
+@lru_cache(maxsize=None)
+def find(op: ReduceOp, dtype: DType) -> Reduction:
+    """How `op` reduces `dtype`.
+
+    Raises:
+        DTypeError: The dtype is one that moves and does not reduce.
+        ArgumentError: The operation means nothing for this dtype.
+    """
+    if dtype.family == "none":
+        what = "is too coarse to be summed" if dtype.name.startswith("float8") else "moves and does not reduce"
+        raise DTypeError(f"dtype: {dtype.name} {what}. Convert it, to float32 for instance")
+    allowed = _ALLOWED[dtype.family]
+    if op.name not in allowed:
+        remedy = "Use SUM and divide" if op.name == "AVG" else "Convert the tensor or use another operation"
+        raise ArgumentError(mismatch(f"op for {dtype.name}", f"one of {', '.join(allowed)}", op.name, remedy))
+    if isinstance(op.factor, complex) and dtype.family != "complex":
+        raise ArgumentError(mismatch(f"factor of PREMUL_SUM for {dtype.name}", "a real number", op.factor))
+    if dtype.family == "bool":
+        return _make(dtype, _BOOL_OPS[op.name], "never", before=_to_zero_and_one)
+    if dtype.family == "float" and op.name in ("MIN", "MAX"):
+        return _find_ordering(op, dtype)
+    after = _divide if op.name == "AVG" else None
+    before = _multiply_by(op.factor) if op.factor is not None else None
+    return _make(dtype, _MPI_OPS[op.name], "never" if dtype.family == "int" else "perhaps", before, after)
+
+
+_FOLDS = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor,
+}
+
+
+def _make(
+    dtype: DType,
+    mpi_op: str,
+    folds: Literal["never", "perhaps", "always"],
+    before: Callable[[Numpy], None] | None = None,
+    after: Callable[[Numpy, int], None] | None = None,
+) -> Reduction:
+    wide = dtypes.named(dtype.wide, 0) if dtype.wide else dtype
+    return Reduction(
+        dtype,
+        wide.carrier,
+        getattr(library.MPI, wide.mpi or ""),
+        getattr(library.MPI, mpi_op),
+        dtype.wide is not None,
+        before,
+        after,
+        _FOLDS[mpi_op],
+        folds,
+    )
+
+
+# The bits of float infinities and of a quiet NaN.
+_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF0000000000000}
+_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
+
+
+def _find_ordering(op: ReduceOp, dtype: DType) -> Reduction:
+    """MIN and MAX of floats, as integers of the same size that sort as the floats do."""
+    if dtype.name not in _INFINITY:  # no integer is as long as a long double
+        return _make(dtype, op.name, "always")
+    integer = dtypes.named(f"int{8 * dtype.itemsize}", dtype.itemsize)
+    info = np.iinfo(integer.carrier)
+    sentinel = info.max if op.name == "MAX" else info.min  # NaN, so that it wins over every number
+
+    def before(work: Numpy) -> None:
+        nans = (work & info.max) > _INFINITY[dtype.name]
+        _flip(work, info.max)
+        work[nans] = sentinel
+
+    def after(work: Numpy, size: int) -> None:
+        nans = work == sentinel
+        _flip(work, info.max)
+        work[nans] = _NAN[dtype.name]
+
+    return replace(_make(integer, op.name, "never", before, after), dtype=dtype)
+
+
+def _flip(work: Numpy, largest: int) -> None:
+    # Negative floats sort backwards by their bits: turn the bits below the sign over. It undoes itself.
+    work ^= (work >> (8 * work.itemsize - 1)) & work.dtype.type(largest)
+
+
+def _to_zero_and_one(work: Numpy) -> None:
+    np.not_equal(work, 0, out=work.view(np.bool_))
+
+
+def _divide(work: Numpy, size: int) -> None:
+    np.true_divide(work, work.dtype.type(size), out=work)
+
+
+def _multiply_by(factor: complex) -> Callable[[Numpy], None]:
+    def multiply(work: Numpy) -> None:
+        np.multiply(work, work.dtype.type(factor), out=work)
+
+    return multiply
+
+
+def _widen(narrow: Numpy, wide: Numpy, dtype: DType) -> None:
+    if dtype.name == "bfloat16":  # the upper half of a float32
+        np.left_shift(narrow, np.uint32(16), out=wide.view(np.uint32), dtype=np.uint32)
+    elif dtype.name == "complex32":
+        wide.real = narrow["real"]
+        wide.imag = narrow["imag"]
+    else:
+        np.copyto(wide, narrow)
+
+
+def _narrow(wide: Numpy, narrow: Numpy, dtype: DType) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype.name == "bfloat16":
+            _round_to_bfloat16(wide, narrow)
+        elif dtype.name == "complex32":
+            narrow["real"] = wide.real
+            narrow["imag"] = wide.imag
+        else:
+            np.copyto(narrow, wide, casting="same_kind")
+
+
+def _round_to_bfloat16(wide: Numpy, narrow: Numpy) -> None:
+    # To the nearest, ties to even: add half a unit of the last place that stays, less one where that place is even.
+    bits = wide.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    np.copyto(narrow, rounded, casting="unsafe")
+    narrow[np.isnan(wide)] = 0x7FC0
