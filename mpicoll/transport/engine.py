@@ -1,0 +1,186 @@
+"""The ordered stream of operations of one communicator.
+
+With MPI_THREAD_MULTIPLE a synchronous operation runs on the caller's thread, and asynchronous ones, in their order, on a helper
+thread of the group: as blocking calls, because MPI's non-blocking collectives stand still while the program computes. With
+MPI_THREAD_SERIALIZED the progress thread makes all the calls, and they are the non-blocking ones, so that it never stands still
+in one group. Below that there is only the caller.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.errors import ThreadLevelError
+from mpicoll.mpi import library
+from mpicoll.transport.operation import Operation
+from mpicoll.transport.progress import Progress, run
+from mpicoll.transport.work import Work
+
+if TYPE_CHECKING:
+    from mpicoll.mpi.library import Comm
+    from mpicoll.transport.progress import Steps
+
+
+class Engine:
+    """The engine where MPI may be called from any thread, or from this one alone.
+
+    Args:
+        comm: The communicator, which is the engine's own.
+        progress: The thread for point-to-point operations.
+        level: The thread level that all ranks have: an index into `library.LEVELS`.
+    """
+
+    def __init__(self, comm: Comm, progress: Progress, level: int) -> None:
+        self.comm = comm
+        self.progress = progress
+        self._level = level
+        self._turn = threading.RLock()  # one operation at a time; others of the process's threads wait
+        self._queue: deque[tuple[Operation, Work]] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def run(self, operation: Operation) -> None:
+        """Carry an operation out, after those that were started before it."""
+        with self._turn:
+            if self._queue:
+                self._wait_for_queue()
+            comm = self.comm
+            for step in operation.steps:
+                step.run(comm)
+
+    def submit(self, operation: Operation, work: Work) -> None:
+        """Start an operation behind those that were started before it."""
+        self.require_async()
+        with self._turn, self._changed:
+            self._queue.append((operation, work))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="mpicoll group", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a collective function of the communicator's in its turn."""
+        with self._turn:
+            self._wait_for_queue()
+            return function()
+
+    def start(self, steps: Steps, work: Work) -> None:
+        """Start a point-to-point operation."""
+        self.require_async()
+        self.progress.start(steps, work, self)
+
+    def finish(self, steps: Steps) -> int | None:
+        """Carry a point-to-point operation out. Returns the source of a receive."""
+        return run(steps)
+
+    def require_async(self) -> None:
+        """Raise where there is no thread that an asynchronous operation could run on."""
+        if self._level < library.LEVELS.index("SERIALIZED"):
+            raise ThreadLevelError(
+                "an asynchronous operation: expected MPI_THREAD_SERIALIZED or more, got"
+                f" MPI_THREAD_{library.LEVELS[self._level]}. Use the synchronous form, or start MPI with a higher level"
+            )
+
+    def drain(self, give_up: bool = False) -> bool:
+        """Wait for what is under way. With `give_up` not for works that a wait has given up on. Returns whether all is done."""
+        with self._changed:
+            while self._queue:
+                if give_up and self._queue[0][1].abandoned:
+                    return False
+                self._changed.wait(0.1 if give_up else None)
+        return True
+
+    def close(self) -> None:
+        """Wait for what is under way and end the thread."""
+        self.drain()
+        self.progress.drain(self)
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _wait_for_queue(self) -> None:
+        with self._changed:
+            while self._queue:
+                self._changed.wait()
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue:
+                    if self._closing:
+                        return
+                    self._changed.wait()
+            operation, work = self._queue[0]
+            try:
+                for step in operation.steps:
+                    step.run(self.comm)
+            except BaseException as failure:
+                error: BaseException | None = failure
+            else:
+                error = None
+            # Out of the queue first: who has waited for it may start the next one at once.
+            with self._changed:
+                self._queue.popleft()
+                self._changed.notify_all()
+            del operation
+            work.finish(error)
+            del work, error
+
+
+class SerialEngine(Engine):
+    """The engine where the progress thread makes all the calls."""
+
+    def run(self, operation: Operation) -> None:
+        """Carry an operation out on the progress thread and wait for it."""
+        work = Work("", [])
+        self.submit(operation, work)
+        work.wait()
+
+    def submit(self, operation: Operation, work: Work) -> None:
+        """Start an operation behind those that were started before it."""
+        with self._changed:
+            self._queue.append((operation, work))
+            first = len(self._queue) == 1
+        if first:
+            self.progress.start(self._carry_out(), Work("", []), self)
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a collective function of the communicator's in its turn."""
+        self._wait_for_queue()
+        return self.progress.call(function)
+
+    def finish(self, steps: Steps) -> int | None:
+        """Carry a point-to-point operation out on the progress thread and wait for it."""
+        work = Work("", [])
+        self.progress.start(steps, work, self)
+        work.wait()
+        return work.source
+
+    def _carry_out(self) -> Steps:
+        while True:
+            operation, work = self._queue[0]
+            error: BaseException | None = None
+            try:
+                for step in operation.steps:
+                    step.finish((yield step.start(self.comm)))
+            except Exception as failure:
+                error = failure
+            with self._changed:
+                self._queue.popleft()
+                more = bool(self._queue)
+                self._changed.notify_all()
+            work.finish(error)
+            if not more:
+                return None
+
+
+def make_engine(comm: Comm, progress: Progress, level: int) -> Engine:
+    """The engine for a communicator at a thread level."""
+    return (SerialEngine if progress.exclusive else Engine)(comm, progress, level)

@@ -1,0 +1,183 @@
+"""Point-to-point messages, which tell their dtype and shape.
+
+A message begins with a header. Up to a few KiB the elements follow in the same MPI message; above, they follow in one of their
+own, under a tag that the header names, so that however receives are posted each gets the elements that belong to its header.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpicoll.data import layout
+from mpicoll.data.arrays import Array
+from mpicoll.data.layout import Region, region_of, scratch
+from mpicoll.errors import ArgumentError, DTypeError, MessageError, mismatch
+from mpicoll.mpi import library
+from mpicoll.transport.steps import post
+
+if TYPE_CHECKING:
+    from mpicoll.mpi.library import Comm
+    from mpicoll.transport.progress import Steps
+
+_INLINE = 8192
+_LONGEST_HEADER = 4096
+# Tag of the elements (0 where they follow at once), their bytes, number of dimensions, length of the dtype's name, 1 for torch;
+# behind it the dimensions and the name.
+_FIXED = struct.Struct("<iqHHB")
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """How the tags of a communicator are divided.
+
+    Attributes:
+        users: Tags below this are the user's.
+        first: From here on are those of elements that follow their header, `count` of them, used in turn.
+        count: How many those are.
+        exchange: The tag of the messages inside collectives.
+        objects: The tag of objects.
+    """
+
+    users: int
+    first: int
+    count: int
+    exchange: int
+    objects: int
+
+
+def divide_tags(upper_bound: int) -> Tags:
+    """Divide the tags up to MPI_TAG_UB, which is at least 32,767.
+
+    >>> divide_tags(32767)
+    Tags(users=16383, first=16384, count=16382, exchange=32767, objects=32766)
+    """
+    count = min((upper_bound + 1) // 2, 1 << 20)
+    first = upper_bound + 1 - count
+    return Tags(first - 1, first, count - 2, upper_bound, upper_bound - 1)
+
+
+class Mailbox:
+    """The messages of one communicator."""
+
+    def __init__(self, comm: Comm, limit: int) -> None:
+        self.comm = comm
+        self.limit = limit
+        self.tags = divide_tags(comm.Get_attr(library.MPI.TAG_UB))
+        self._next = itertools.count()
+
+    def check_tag(self, tag: int) -> None:
+        """Refuse a tag that is not the user's to take."""
+        if not isinstance(tag, int) or not 0 <= tag < self.tags.users:
+            raise ArgumentError(mismatch("tag", f"an integer from 0 to {self.tags.users - 1}", repr(tag)))
+
+    def send(self, array: Array, rank: int, tag: int) -> Steps:
+        """Send an array's elements to a rank of the communicator."""
+        if array.nbytes <= _INLINE:
+            header = _pack_header(array, 0)
+            message = np.empty(len(header) + array.nbytes, np.uint8)
+            message[: len(header)] = np.frombuffer(header, np.uint8)
+            if array.nbytes:
+                array.read_into(message[len(header) :].view(array.dtype.carrier))
+            yield [self.comm.Isend([message, message.size, library.MPI.BYTE], rank, tag)]
+            return None
+        elements_tag = self.tags.first + next(self._next) % self.tags.count
+        message = np.frombuffer(_pack_header(array, elements_tag), np.uint8)
+        region = region_of(array) if array.contiguous else scratch(array.nbytes)
+        if not array.contiguous:
+            layout.pack(array, region)
+        yield [
+            self.comm.Isend([message, message.size, library.MPI.BYTE], rank, tag),
+            post(self.comm.Isend, region, rank, elements_tag, self.limit),
+        ]
+        return None
+
+    def receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int) -> Steps:
+        """Receive from a rank, or from any, the array that `accept` gives for the header. Returns the rank.
+
+        What `accept` raises is raised when the message's elements have been taken in, so that the next message can come.
+        """
+        message = np.empty(_LONGEST_HEADER + _INLINE, np.uint8)
+        any_rank = library.MPI.ANY_SOURCE if rank is None else rank
+        statuses = yield [self.comm.Irecv([message, message.size, library.MPI.BYTE], any_rank, tag)]
+        source = int(statuses[0].Get_source())
+        header, start = _unpack_header(message)
+        try:
+            array: Array | None = accept(header)
+            error: Exception | None = None
+        except Exception as refusal:
+            array, error = None, refusal
+        if not header.elements_tag:
+            if array is not None and array.count:
+                array.write_from(message[start : start + header.nbytes].view(array.dtype.carrier))
+        else:
+            direct = array is not None and array.contiguous
+            region = region_of(array) if array is not None and direct else scratch(header.nbytes)
+            yield [post(self.comm.Irecv, region, source, header.elements_tag, self.limit)]
+            if array is not None and not direct:
+                layout.unpack(region, array)
+        if error is not None:
+            raise error
+        return source
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a message tells before its elements."""
+
+    elements_tag: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    torch: bool
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    def fits(self, array: Array) -> Array:
+        """`array`, if the elements can go there."""
+        if self.dtype != array.dtype.name or self.nbytes != array.nbytes:
+            raise MessageError(
+                mismatch("message", array, self, "Receive into a tensor like the one that was sent, or use recv_tensor")
+            )
+        return array
+
+    def new_array(self) -> Any:
+        """A new tensor or numpy array for the elements."""
+        if self.torch:
+            import torch
+
+            return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+        return np.empty(self.shape, _numpy_dtype(self.dtype))
+
+
+def _pack_header(array: Array, elements_tag: int) -> bytes:
+    name, shape = array.dtype.name.encode(), tuple(array.shape)
+    fixed = _FIXED.pack(elements_tag, array.nbytes, len(shape), len(name), array.kind == "torch")
+    header = fixed + struct.pack(f"<{len(shape)}q", *shape) + name
+    if len(header) > _LONGEST_HEADER:
+        raise DTypeError(f"dtype: expected one with a description of at most {_LONGEST_HEADER} bytes, got {len(name)} bytes")
+    return header
+
+
+def _unpack_header(message: np.ndarray[Any, Any]) -> tuple[Header, int]:
+    """The header, and where it ends."""
+    elements_tag, nbytes, dimensions, length, torch = _FIXED.unpack_from(message)
+    shape = struct.unpack_from(f"<{dimensions}q", message, _FIXED.size)
+    start = _FIXED.size + 8 * dimensions
+    name = message[start : start + length].tobytes().decode()
+    return Header(elements_tag, nbytes, name, shape, bool(torch)), start + length
+
+
+@lru_cache(maxsize=256)
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name.startswith("[") or name.startswith("("):  # a structured dtype, spelled as numpy's own files spell it
+        return np.lib.format.descr_to_dtype(ast.literal_eval(name))
+    return np.dtype(name)

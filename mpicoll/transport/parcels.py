@@ -1,0 +1,211 @@
+"""Parcels: lists of frames whose number and sizes only the sender knows.
+
+Each operation first tells every rank of the group what is coming, or that some rank has nothing to send because it failed
+(to pickle), so that all ranks raise together and the group stays usable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpicoll.data.arrays import describe
+from mpicoll.data.layout import Region, displacements, pieces
+from mpicoll.data.objects import Frame
+from mpicoll.errors import ObjectError
+from mpicoll.mpi import library
+from mpicoll.transport.engine import Engine
+from mpicoll.transport.messages import Header, Mailbox
+from mpicoll.transport.operation import Operation, Place
+
+# Up to this many bytes in all, the ranks' parcels are gathered through one buffer.
+_PACKED = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a rank sends in place of a parcel: why it has none."""
+
+    text: str
+
+
+Parcel = list[Frame] | Failure
+
+
+class Parcels:
+    """The parcels of one communicator."""
+
+    def __init__(self, engine: Engine, mailbox: Mailbox, place: Place) -> None:
+        self._engine = engine
+        self._mailbox = mailbox
+        self._place = place
+
+    def all_gather(self, mine: Parcel) -> list[list[Frame]]:
+        """Every rank's parcel, for every rank."""
+        tables = self._all_gather_tables(_table(mine))
+        _refuse_failures(tables)
+        return self._all_gather_frames(_frames(mine), tables)
+
+    def gather(self, mine: Parcel, root: int) -> list[list[Frame]]:
+        """Every rank's parcel, for the root; elsewhere an empty list."""
+        tables = self._all_gather_tables(_table(mine))
+        _refuse_failures(tables)
+        at_root = self._place.rank == root
+        parcels = [_room(table) for table in tables] if at_root else []
+        operation = Operation(self._place)
+        received = [(rank, _region(frame)) for rank, parcel in enumerate(parcels) for frame in parcel]
+        operation.exchange([(root, _region(frame)) for frame in _frames(mine)], received)
+        self._run(operation)
+        return parcels
+
+    def broadcast(self, mine: Parcel | None, root: int) -> list[Frame]:
+        """The root's parcel, for every rank; only the root has one to give."""
+        table = self._broadcast_sized(None if mine is None else _table(mine), root)
+        _refuse_failures({root: table})
+        parcel = _room(table) if mine is None else _frames(mine)
+        operation = Operation(self._place)
+        for frame in parcel:
+            _add_broadcast(operation, _region(frame), root)
+        self._run(operation)
+        return parcel
+
+    def scatter(self, parcels: list[Parcel] | None, root: int) -> list[Frame]:
+        """A parcel of the root's for each rank; only the root has some to give."""
+        joined = None if parcels is None else _join([_table(parcel) for parcel in parcels])
+        tables = _split(self._broadcast_sized(joined, root))
+        for table in tables:
+            _refuse_failures({root: table})
+        mine = _room(tables[self._place.rank])
+        sends = [(rank, _region(frame)) for rank, parcel in enumerate(parcels or []) for frame in _frames(parcel)]
+        operation = Operation(self._place)
+        operation.exchange(sends, [(root, _region(frame)) for frame in mine])
+        self._run(operation)
+        return mine
+
+    def send(self, parcel: Parcel, rank: int) -> None:
+        """Send a parcel to a rank."""
+        for array in (_table(parcel), *([] if isinstance(parcel, Failure) else parcel)):
+            self._engine.finish(self._mailbox.send(describe(array), rank, self._mailbox.tags.objects))
+
+    def receive(self, rank: int | None) -> tuple[list[Frame], int]:
+        """Receive a parcel from a rank, or from any. Returns it and the rank."""
+        table, source = self._receive_array(rank)
+        _refuse_failures({source: table})
+        return [self._receive_array(source)[0] for _ in table], source
+
+    def _receive_array(self, rank: int | None) -> tuple[Frame, int]:
+        received: list[Any] = []
+
+        def accept(header: Header) -> Any:
+            received.append(header.new_array())
+            return describe(received[0])
+
+        source = self._engine.finish(self._mailbox.receive(accept, rank, self._mailbox.tags.objects))
+        assert source is not None
+        return received[0], source
+
+    def _all_gather_tables(self, mine: Frame) -> dict[int, Frame]:
+        lengths = np.empty(self._place.size, np.int64)
+        self._call("Allgather", _int64(np.array([mine.size])), [lengths, 1, library.MPI.INT64_T])
+        sizes = lengths.tolist()
+        tables = np.empty(sum(sizes), np.int64)
+        spec = [tables, sizes, displacements(sizes), library.MPI.INT64_T]
+        self._call("Allgatherv", _int64(mine), spec)
+        return dict(enumerate(np.split(tables, displacements(sizes)[1:])))
+
+    def _all_gather_frames(self, mine: list[Frame], tables: dict[int, Frame]) -> list[list[Frame]]:
+        operation = Operation(self._place)
+        totals = [int(table.sum()) for table in tables.values()]
+        if sum(totals) <= min(_PACKED, self._place.limit):
+            whole = np.empty(sum(totals), np.uint8)
+            spec = [whole, totals, displacements(totals), library.MPI.BYTE]
+            operation.call("Allgatherv", [np.concatenate(mine), totals[self._place.rank], library.MPI.BYTE], spec)
+            self._run(operation)
+            blocks = np.split(whole, displacements(totals)[1:])
+            return [np.split(block, displacements(tables[rank].tolist())[1:]) for rank, block in enumerate(blocks)]
+        parcels = [_room(tables[rank]) for rank in range(self._place.size)]
+        for frame, room in zip(mine, parcels[self._place.rank], strict=True):
+            room[:] = frame
+        for root, parcel in enumerate(parcels):
+            for frame in parcel:
+                _add_broadcast(operation, _region(frame), root)
+        self._run(operation)
+        return parcels
+
+    def _broadcast_sized(self, array: Frame | None, root: int) -> Frame:
+        length = np.array([0 if array is None else array.size])
+        self._call("Bcast", _int64(length), root)
+        if array is None:
+            array = np.empty(int(length[0]), np.int64)
+        self._call("Bcast", _int64(array), root)
+        return array
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        operation = Operation(self._place)
+        operation.call(name, *arguments)
+        self._run(operation)
+
+    def _run(self, operation: Operation) -> None:
+        self._engine.run(operation.sealed())
+
+
+def pack(make: Callable[[], list[Frame]]) -> tuple[Parcel, BaseException | None]:
+    """The frames that `make` returns, or the failure to send in their place and the error that it raised."""
+    try:
+        return make(), None
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}"), error
+
+
+def _frames(parcel: Parcel) -> list[Frame]:
+    assert not isinstance(parcel, Failure)
+    return parcel
+
+
+# A table is the sizes of a parcel's frames; that of a failure is -1 and then the characters of its text.
+
+
+def _table(parcel: Parcel) -> Frame:
+    if isinstance(parcel, Failure):
+        return np.array([-1, *parcel.text[:2000].encode()], np.int64)
+    return np.array([frame.size for frame in parcel], np.int64)
+
+
+def _refuse_failures(tables: dict[int, Frame]) -> None:
+    for rank, table in tables.items():
+        if table[0] == -1:
+            text = bytes(table[1:].tolist()).decode(errors="replace")
+            raise ObjectError(f"object of group rank {rank}: expected one that can be pickled, got {text}")
+
+
+def _room(table: Frame) -> list[Frame]:
+    return [np.empty(size, np.uint8) for size in table.tolist()]
+
+
+def _join(tables: Sequence[Frame]) -> Frame:
+    return np.concatenate([np.array([table.size, *table], np.int64) for table in tables])
+
+
+def _split(joined: Frame) -> list[Frame]:
+    tables, first = [], 0
+    while first < joined.size:
+        end = first + 1 + int(joined[first])
+        tables.append(joined[first + 1 : end])
+        first = end
+    return tables
+
+
+def _region(frame: Frame) -> Region:
+    return Region(frame.__array_interface__["data"][0], frame.size, frame)
+
+
+def _add_broadcast(operation: Operation, region: Region, root: int) -> None:
+    for first, count in pieces(region.nbytes, operation.place.limit):
+        operation.call("Bcast", operation.bytes_of(region.part(first, count)), root)
+
+
+def _int64(array: Frame) -> list[Any]:
+    return [array, array.size, library.MPI.INT64_T]

@@ -1,0 +1,197 @@
+"""One thread that moves tasks on: point-to-point everywhere, and everything where one thread must make all MPI calls.
+
+A task is a generator that yields lists of MPI requests and is resumed, with their statuses, when they are done. Whoever comes
+by moves it one step on: the thread of this module, so that it goes on while the program computes or sleeps, or the thread that
+waits for it, so that waiting costs no hand-over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.mpi import library
+from mpicoll.transport.work import Work
+
+if TYPE_CHECKING:
+    from mpicoll.mpi.library import Request, Status
+
+    Steps = Generator[list[Request], list[Status], int | None]
+
+# How long the thread sleeps between two looks at requests that are not done, in seconds.
+_SHORTEST, _LONGEST = 2e-5, 1e-3
+
+
+class Task:
+    """A generator of requests under way. What it returns is the source rank of a receive, or None."""
+
+    __slots__ = ("_lock", "_requests", "_statuses", "_steps", "done", "owner", "work")
+
+    def __init__(self, steps: Steps, work: Work, owner: object) -> None:
+        self.work = work
+        self.owner = owner  # the engine whose communicator it uses
+        self.done = False
+        self._steps = steps
+        self._requests: list[Request] = []
+        self._statuses: list[Status] = []
+        self._lock = threading.Lock()
+        self._resume(lambda: next(steps))
+
+    def advance(self) -> bool:
+        """Move it on if its requests are done. Returns whether it moved."""
+        if self.done or not self._lock.acquire(blocking=False):
+            return False
+        moved = False
+        try:
+            while not self.done and self._test():
+                moved = True
+        finally:
+            self._lock.release()
+        return moved
+
+    def _test(self) -> bool:
+        try:
+            if not library.MPI.Request.Testall(self._requests, self._statuses):
+                return False
+        except library.MPI.Exception as error:
+            failure = error  # `error` is gone when the lambda below runs
+            self._resume(lambda: self._steps.throw(failure))
+        else:
+            statuses = self._statuses
+            self._resume(lambda: self._steps.send(statuses))
+        return True
+
+    def _resume(self, resume: Callable[[], list[Request]]) -> None:
+        try:
+            self._requests = resume()
+            self._statuses = [library.MPI.Status() for _ in self._requests]
+        except StopIteration as end:
+            self.done = True
+            self.work.finish(source=end.value)
+        except BaseException as error:
+            self.done = True
+            self.work.finish(error)
+
+    def cancel(self) -> None:
+        """Give up what has not been matched, so that MPI can end."""
+        with self._lock:
+            for request in self._requests:
+                request.Cancel()
+
+
+def run(steps: Steps) -> int | None:
+    """Carry a task out on this thread, by MPI's blocking wait."""
+    try:
+        requests = next(steps)
+        while True:
+            statuses = [library.MPI.Status() for _ in requests]
+            library.MPI.Request.Waitall(requests, statuses)
+            requests = steps.send(statuses)
+    except StopIteration as end:
+        source: int | None = end.value
+        return source
+
+
+class Progress:
+    """The thread and its tasks. The thread starts with the first task and ends with `close`."""
+
+    def __init__(self, exclusive: bool) -> None:
+        self.exclusive = exclusive  # this thread makes all the MPI calls
+        self._tasks: list[Task] = []
+        self._orders: deque[Callable[[], None]] = deque()
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def start(self, steps: Steps, work: Work, owner: object) -> None:
+        """Start a task. Its first requests are posted before this returns, except on an exclusive thread."""
+        if self.exclusive:
+            self._order(lambda: self._tasks.append(Task(steps, work, owner)))
+            return
+        task = Task(steps, work, owner)
+        if task.done:
+            return
+        work.drive = lambda: _drive(task)
+        self._order(lambda: self._tasks.append(task))
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function of MPI's on the thread that may: this one, or the exclusive one."""
+        if not self.exclusive or threading.current_thread() is self._thread:
+            return function()
+        result: list[Any] = []
+        work = Work("MPI", result)
+
+        def order() -> None:
+            try:
+                result.append(function())
+                work.finish()
+            except BaseException as error:
+                work.finish(error)
+
+        self._order(order)
+        work.wait()
+        return result[0]
+
+    def drain(self, owner: object = None) -> None:
+        """Wait until every task (of `owner`) is done but those that somebody has given up on; these are cancelled."""
+        pause = _SHORTEST
+        while self._orders or any(not task.work.abandoned for task in self._tasks_of(owner)):
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST)
+        for task in self._tasks_of(owner):
+            self.call(task.cancel)
+
+    def _tasks_of(self, owner: object) -> list[Task]:
+        return [task for task in self._tasks if not task.done and (owner is None or task.owner is owner)]
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._thread is None:
+            return
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+        self._thread = None
+        self._closing = False
+
+    def _order(self, order: Callable[[], None]) -> None:
+        with self._wake:
+            self._orders.append(order)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._loop, name="mpicoll progress", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def _loop(self) -> None:
+        pause = _SHORTEST
+        while True:
+            with self._wake:
+                while not self._orders and not self._tasks:
+                    if self._closing:
+                        return
+                    self._wake.wait()
+                if self._closing and not self._orders:
+                    return
+            while self._orders:
+                self._orders[0]()
+                self._orders.popleft()
+                pause = _SHORTEST
+            moved = False
+            for task in list(self._tasks):
+                moved = task.advance() or moved
+            self._tasks = [task for task in self._tasks if not task.done]
+            if moved:
+                pause = _SHORTEST
+            elif self._tasks:
+                with self._wake:
+                    if not self._orders:
+                        self._wake.wait(pause)
+                pause = min(1.5 * pause, _LONGEST)
+
+
+def _drive(task: Task) -> None:
+    task.advance()

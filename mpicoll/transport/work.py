@@ -1,0 +1,227 @@
+"""What an asynchronous operation leaves in the caller's hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from mpicoll.errors import ArgumentError, CollectiveTimeoutError, MpicollError
+from mpicoll.mpi import library
+
+Timeout = timedelta | float | None
+
+
+def seconds(timeout: timedelta | float) -> float:
+    """A time-out, given as a timedelta or in seconds, in seconds."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+
+
+class Work:
+    """An operation under way: the result of ``async_op=True``, ``isend`` and ``irecv``.
+
+    It keeps the operation's tensors alive and may be dropped: the operation is carried out all the same, and the end of
+    the program waits for it. Do not touch the tensors before ``wait`` has returned.
+
+    Example:
+        >>> import numpy as np, mpicoll as dist
+        >>> x = np.ones(3)
+        >>> work = dist.all_reduce(x, async_op=True)
+        >>> work.wait(), work.is_completed(), float(x[0]) == dist.get_world_size()
+        (True, True, True)
+    """
+
+    __slots__ = ("_callbacks", "_done", "_error", "_event", "_lock", "_outputs", "_ranks", "abandoned", "drive", "source", "where")
+
+    def __init__(self, where: str, outputs: list[Any], ranks: Sequence[int] = ()) -> None:
+        self.where = where
+        self.abandoned = False  # a wait for it has timed out: the end of the program does not wait for it
+        self.drive: Callable[[], None] | None = None  # moves it on, on the waiting thread
+        self._outputs = outputs
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self._done = False
+        self._error: BaseException | None = None
+        self._ranks = ranks
+        self.source: int | None = None  # the group rank that a message came from
+
+    def wait(self, timeout: Timeout = None) -> bool:
+        """Wait until the operation is done, and return True. May be called again.
+
+        Args:
+            timeout: How long to wait, as a timedelta or in seconds; None is for ever.
+
+        Raises:
+            CollectiveTimeoutError: It took longer. The operation is left as it is, and its tensors are not to be used.
+            MpicollError: What went wrong with the operation, each time.
+        """
+        if not self._done and not self._await(None if timeout is None else seconds(timeout)):
+            self.abandoned = True
+            assert timeout is not None
+            error = CollectiveTimeoutError(f"not done after {seconds(timeout):g} s. Another rank may not have called it")
+            error.locate(self.where)
+            raise error
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _await(self, limit: float | None) -> bool:
+        if self.drive is None:
+            return self._event.wait(limit)
+        deadline = None if limit is None else time.monotonic() + limit
+        pause, spins = 0.0, 0
+        while not self._done:
+            self.drive()
+            if self._done:
+                break
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            spins += 1
+            if spins > 200:  # it takes longer: leave the core to somebody else
+                pause = min(max(pause * 1.5, 2e-5), 1e-3)
+            time.sleep(pause)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the operation is done, well or not. Does not wait."""
+        if not self._done and self.drive is not None:
+            self.drive()
+        return self._done
+
+    def is_success(self) -> bool:
+        """Whether the operation is done and nothing went wrong."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What went wrong, or None."""
+        return self._error
+
+    def result(self) -> list[Any]:
+        """The outputs, once the operation is done."""
+        self.wait()
+        return list(self._outputs)
+
+    def synchronize(self) -> None:
+        """Wait; torch's word for it."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The global rank that a received message came from."""
+        self.wait()
+        if self.source is None:
+            raise ArgumentError(f"{self.where}: source_rank(): expected a receive, got an operation without a source")
+        return self._ranks[self.source]
+
+    def get_future(self) -> Any:
+        """A future of the list of outputs.
+
+        Returns:
+            A ``torch.futures.Future`` where torch tensors are among them, else a `Future` with the same
+            methods ``wait``, ``value``, ``done`` and ``then``.
+        """
+        from mpicoll.data.arrays import is_torch
+
+        future: Any
+        if any(is_torch(output) for output in self._outputs):
+            import torch
+
+            future = torch.futures.Future()
+        else:
+            future = Future()
+        self._when_done(lambda: self._resolve(future))
+        return future
+
+    def _resolve(self, future: Any) -> None:
+        if self._error is None:
+            future.set_result(list(self._outputs))
+        else:
+            future.set_exception(self._error)
+
+    def _when_done(self, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def finish(self, error: BaseException | None = None, source: int | None = None) -> None:
+        """Called by the engine when the operation is done."""
+        if error is not None:
+            error = library.as_error(error) or error
+            if isinstance(error, MpicollError):
+                error.locate(self.where)
+        with self._lock:
+            self._error, self.source = error, source
+            self._done = True
+        self._event.set()
+        for callback in self._callbacks:
+            callback()
+        self._callbacks.clear()
+
+
+class Future:
+    """A future for programs without torch, with the methods of ``torch.futures.Future`` that are used most."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[Future], Any]] = []
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether it has a value or an error."""
+        return self._event.is_set()
+
+    def wait(self) -> Any:
+        """Wait for the value and return it."""
+        self._event.wait()
+        return self.value()
+
+    def value(self) -> Any:
+        """The value, which must be there."""
+        if not self.done():
+            raise RuntimeError("value(): expected a future that is done, got one that is not. Call wait()")
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def set_result(self, value: Any) -> None:
+        """Give it its value."""
+        self._value = value
+        self._settle()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Give it an error, which `wait` and `value` raise."""
+        self._error = error
+        self._settle()
+
+    def then(self, callback: Callable[[Future], Any]) -> Future:
+        """A future of what `callback` returns, which is called with this future when it is done."""
+        following = Future()
+
+        def run(future: Future) -> None:
+            try:
+                following.set_result(callback(future))
+            except Exception as error:
+                following.set_exception(error)
+
+        self.add_done_callback(run)
+        return following
+
+    def add_done_callback(self, callback: Callable[[Future], Any]) -> None:
+        """Call `callback` with this future when it is done."""
+        with self._lock:
+            if not self.done():
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def _settle(self) -> None:
+        with self._lock:
+            self._event.set()
+        for callback in self._callbacks:
+            callback(self)
