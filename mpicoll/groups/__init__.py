@@ -1,0 +1,1 @@
+"""Who takes part: process groups over communicators, and the world they live in."""

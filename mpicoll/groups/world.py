@@ -1,0 +1,322 @@
+"""The world: the default group and those made from it, and what they share.
+
+There is at most one world at a time. It ends with ``destroy_process_group``, or with MPI, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.errors import ArgumentError, LaunchError, NotInitializedError, mismatch
+from mpicoll.groups.group import Context, GroupMember, NotAMember, ProcessGroup
+from mpicoll.mpi import launcher, library
+from mpicoll.transport.progress import Progress
+
+if TYPE_CHECKING:
+    from mpicoll.mpi.library import Comm
+
+DEFAULT_TIMEOUT = 1800.0
+
+
+class World:
+    """The groups of this process.
+
+    Attributes:
+        default: The group of all its ranks.
+        groups: The groups that this rank is a member of and that are not yet destroyed, by name; `default` is the first.
+        local_rank: This rank among those that share memory with it.
+        local_size: How many those are.
+    """
+
+    def __init__(self, base: Comm, timeout: float, rank: int, world_size: int) -> None:
+        private = base.Dup()
+        try:
+            self.local_rank, self.local_size = _on_node(private)
+            self._variables = _variables(private, self.local_rank, self.local_size)
+            _agree(private, self._find_problem(private, rank, world_size))
+            level = private.allreduce(library.thread_level(), op=library.MPI.MIN)
+            deterministic = os.environ.get("MPICOLL_DETERMINISTIC", "0") not in ("", "0")
+            exclusive = level == library.LEVELS.index("SERIALIZED")
+            self.context = Context(Progress(exclusive), level, library.max_count(), deterministic)
+        except BaseException:
+            private.Free()
+            raise
+        everybody = tuple(range(private.Get_size()))
+        self.default = ProcessGroup("world", everybody, base, private, False, self.context, timeout)
+        self.groups = {self.default.name: self.default}
+        self._made = 0
+        self._exported = self._export()
+        self._adopted_key = library.MPI.Comm.Create_keyval()
+
+    def _find_problem(self, private: Comm, rank: int, world_size: int) -> str | None:
+        here = {"rank": (rank, private.Get_rank()), "world_size": (world_size, private.Get_size())}
+        for name, (given, found) in here.items():
+            if given not in (-1, found):
+                return mismatch(name, f"{found}, as MPI says", given, f"Leave {name} out: it is the communicator's")
+        try:
+            library.max_count()
+        except ArgumentError as error:
+            return str(error)
+        numbers = {name: int(value) for name, value in self._variables.items() if not name.startswith("MASTER")}
+        return launcher.check_variables(os.environ, numbers)
+
+    def _export(self) -> list[str]:
+        unset = [name for name in self._variables if name not in os.environ]
+        os.environ.update({name: self._variables[name] for name in unset})
+        return unset
+
+    def split(self, parent: ProcessGroup, color: int | None, key: int, ranks: Sequence[int], timeout: float) -> Any:
+        """Divide a group: every rank of it calls this. Returns the part of this rank, whose global ranks are `ranks`."""
+        name = self._next_name()
+        undefined = library.MPI.UNDEFINED
+        private = parent.engine.call(lambda: parent.private.Split(undefined if color is None else color, key))
+        if color is None:
+            return GroupMember.NON_GROUP_MEMBER
+        return self._add(name, tuple(ranks), private, None, timeout)
+
+    def create(self, ranks: Sequence[int], timeout: float) -> ProcessGroup:
+        """A group that its members alone make, `ranks` being their global ranks."""
+        parent = self.default
+        # Members alone count it, so the number of a name like `split`'s would differ between them.
+        name = self._unused("ranks-" + "-".join(map(str, ranks)))
+        members = parent.private.Get_group().Incl(list(ranks))
+        private = parent.engine.call(lambda: parent.private.Create_group(members))
+        members.Free()
+        return self._add(name, tuple(ranks), private, None, timeout)
+
+    def adopt(self, comm: Comm, timeout: float) -> ProcessGroup:
+        """A group over a communicator of the user's, all of whose ranks call this."""
+        mine, theirs = self.default.private.Get_group(), comm.Get_group()
+        ranks = tuple(library.MPI.Group.Translate_ranks(theirs, list(range(theirs.Get_size())), mine))
+        mine.Free()
+        theirs.Free()
+        if library.MPI.UNDEFINED in ranks:
+            outsider = ranks.index(library.MPI.UNDEFINED)
+            raise ArgumentError(f"comm: expected ranks of the world, got one that has a rank outside it, its rank {outsider}")
+        private = self.context.progress.call(comm.Dup)
+        return self._add(self._unused("comm-" + "-".join(map(str, ranks))), ranks, private, comm, timeout)
+
+    def group_over(self, comm: Comm) -> ProcessGroup:
+        """The group that stands for a communicator given as ``group=``; its first use, by all its ranks, makes it."""
+        group: ProcessGroup | None = comm.Get_attr(self._adopted_key)
+        if group is None or group.closed:
+            group = self.adopt(comm, self.default.timeout)
+            comm.Set_attr(self._adopted_key, group)
+        return group
+
+    def known_group_over(self, comm: Comm) -> ProcessGroup | None:
+        """The group that stands for a communicator, if there is one."""
+        group: ProcessGroup | None = comm.Get_attr(self._adopted_key)
+        return None if group is None or group.closed else group
+
+    def _add(self, name: str, ranks: tuple[int, ...], private: Comm, comm: Comm | None, timeout: float) -> ProcessGroup:
+        public = self.context.progress.call(private.Dup) if comm is None else comm
+        group = ProcessGroup(name, ranks, public, private, comm is None, self.context, timeout)
+        self.groups[name] = group
+        return group
+
+    def rename(self, group: ProcessGroup, name: str) -> None:
+        """Give a group another name."""
+        del self.groups[group.name]
+        group.name = self._unused(name)
+        self.groups[group.name] = group
+
+    def _next_name(self) -> str:
+        self._made += 1
+        return f"group-{self._made}"
+
+    def _unused(self, name: str) -> str:
+        number, unused = 1, name
+        while unused in self.groups:
+            number += 1
+            unused = f"{name}#{number}"
+        return unused
+
+    def free(self, group: ProcessGroup) -> None:
+        """Destroy one group; its members call this."""
+        group.check_open()
+        del self.groups[group.name]
+        group.free()
+
+    def close(self) -> None:
+        """Destroy every group, the youngest first."""
+        for group in reversed(list(self.groups.values())):
+            group.free()
+        self.groups.clear()
+        self.context.progress.close()
+        library.MPI.Comm.Free_keyval(self._adopted_key)
+        for name in self._exported:
+            if os.environ.get(name) == self._variables[name]:
+                del os.environ[name]
+
+    def drain(self) -> None:
+        """Wait for what is under way. Where a wait has given up on some of it, end the job: MPI could never end."""
+        for group in list(self.groups.values()):
+            if not group.engine.drain(give_up=True):
+                print(f"mpicoll: group {group.name} has an operation that never ended; ending the job", flush=True)
+                library.abort(1)
+        self.context.progress.drain()
+
+
+def _on_node(private: Comm) -> tuple[int, int]:
+    node = private.Split_type(library.MPI.COMM_TYPE_SHARED)
+    place = node.Get_rank(), node.Get_size()
+    node.Free()
+    return place
+
+
+def _variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str]:
+    """What torch.distributed's programs look for in the environment. Nothing listens on the port: it was free just now."""
+    rank, size = private.Get_rank(), private.Get_size()
+    address = None
+    if rank == 0:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        host = "127.0.0.1" if local_size == size else socket.gethostname()
+        address = os.environ.get("MASTER_ADDR", host), os.environ.get("MASTER_PORT", str(port))
+    address = private.bcast(address, root=0)
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "MASTER_ADDR": address[0],
+        "MASTER_PORT": address[1],
+    }
+
+
+def _agree(private: Comm, problem: str | None) -> None:
+    """Raise on every rank if one has a problem."""
+    for rank, text in enumerate(private.allgather(problem)):
+        if text is not None:
+            raise LaunchError(problem or f"rank {rank} reports: {text}")
+
+
+_world: World | None = None
+_forked_from: int | None = None
+_over: str = "the process group is not initialised. Call init_process_group() first"
+_at_finalize: int | None = None
+_exiting = False
+
+
+def start_world(base: Comm | None, timeout: float, rank: int, world_size: int) -> World:
+    """Make the world over a communicator, MPI.COMM_WORLD by default. Every rank of it calls this."""
+    global _world, _at_finalize
+    everything = library.MPI.COMM_WORLD
+    message = launcher.check_world(os.environ, everything.Get_rank(), everything.Get_size(), library.name())
+    if message is not None:
+        raise LaunchError(message)
+    _world = World(everything if base is None else base, timeout, rank, world_size)
+    if _at_finalize is None:
+        atexit.register(_at_exit)
+        # MPI_Finalize begins with deleting the attributes of COMM_SELF.
+        _at_finalize = library.MPI.Comm.Create_keyval(delete_fn=_at_mpi_end)
+    library.MPI.COMM_SELF.Set_attr(_at_finalize, None)
+    return _world
+
+
+def end_world() -> None:
+    """Destroy the world and all its groups."""
+    global _world
+    world = current()
+    _world = None
+    _forget_mpi_end()
+    world.close()
+
+
+def current() -> World:
+    """The world.
+
+    Raises:
+        NotInitializedError: There is none (any more).
+        LaunchError: This is a process forked from a rank.
+    """
+    if _world is None:
+        if _forked_from is not None:
+            raise LaunchError(
+                f"process {os.getpid()} was forked from a rank (process {_forked_from}) and is not one: it must not use MPI."
+                " Communicate in the rank itself and hand the child plain data"
+            )
+        raise NotInitializedError(_over)
+    return _world
+
+
+def is_initialized() -> bool:
+    """Whether there is a world."""
+    return _world is not None
+
+
+def default_group() -> ProcessGroup | None:
+    """The default group, or None."""
+    return None if _world is None else _world.default
+
+
+def resolve(group: Any, collective: bool = True) -> ProcessGroup:
+    """The group that a ``group=`` argument means: None is the default group, an mpi4py communicator the group over it.
+
+    Raises:
+        NotAMember: This rank is not in the group.
+    """
+    if group is None:
+        return (_world or current()).default
+    if group.__class__ is ProcessGroup:
+        if group.closed or _world is None:
+            current()
+            group.check_open()
+        known: ProcessGroup = group
+        return known
+    if group == GroupMember.NON_GROUP_MEMBER:
+        current()
+        raise NotAMember
+    return _resolve_comm(group, collective)
+
+
+def _resolve_comm(comm: Any, collective: bool) -> ProcessGroup:
+    world = current()
+    if not isinstance(comm, library.MPI.Comm):
+        raise ArgumentError(mismatch("group", "a ProcessGroup or an mpi4py communicator", type(comm).__qualname__))
+    if comm == library.MPI.COMM_NULL:
+        raise NotAMember
+    group = world.known_group_over(comm)
+    if group is None and not collective:
+        raise ArgumentError(
+            "group: expected a ProcessGroup, got an mpi4py communicator that no collective operation has used yet, which"
+            " the sender and the receiver alone cannot make a group of. Call new_group(comm=...) on all its ranks first"
+        )
+    return group or world.group_over(comm)
+
+
+def _at_exit() -> None:
+    global _exiting
+    if _world is not None and library.is_running():
+        _exiting = True
+        _world.drain()
+        _forget_mpi_end()
+
+
+def _at_mpi_end(comm: Any, key: int, value: Any) -> None:
+    global _world, _over
+    if _world is not None and not _exiting:
+        _world.drain()
+        _world = None
+        _over = "MPI has been finalised, and the process group with it. Call destroy_process_group() before MPI.Finalize()"
+
+
+def _forget_mpi_end() -> None:
+    # While Python is there: MPI may be finalised when it no longer is.
+    if _at_finalize is not None:
+        library.MPI.COMM_SELF.Delete_attr(_at_finalize)
+
+
+def _after_fork() -> None:
+    global _world, _forked_from
+    if _world is not None:
+        _world, _forked_from = None, os.getppid()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,191 @@
+"""The checks of arguments, which find a mistake on this rank before anything is sent.
+
+Each takes what the user gave and returns what the operation needs of it, or raises with both values in the text.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from mpicoll.data import layout
+from mpicoll.data.arrays import Array, describe
+from mpicoll.errors import ArgumentError, DTypeError, MpicollError, mismatch
+from mpicoll.groups.group import ProcessGroup
+
+
+def input_array(array: Any, name: str = "tensor") -> Array:
+    """An array to read from."""
+    try:
+        return describe(array)
+    except MpicollError as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def output_array(array: Any, name: str = "tensor") -> Array:
+    """An array to write to: not read-only, and no two elements in one place."""
+    described = input_array(array, name)
+    if not described.writable:
+        raise ArgumentError(f"{name}: expected a writable array, got a read-only one. Pass a copy")
+    if described.strides is not None and layout.overlaps_itself(described):
+        raise ArgumentError(
+            f"{name}: expected each element in a place of its own, got {described}, some of whose elements share memory"
+            " (an expanded tensor?). Pass tensor.clone()"
+        )
+    return described
+
+
+def input_arrays(arrays: Any, name: str, length: int) -> list[Array]:
+    """One array to read from for each rank."""
+    return [input_array(array, f"{name}[{i}]") for i, array in enumerate(_sequence(arrays, name, length))]
+
+
+def output_arrays(arrays: Any, name: str, length: int) -> list[Array]:
+    """One array to write to for each rank, none sharing memory with another."""
+    outputs = [output_array(array, f"{name}[{i}]") for i, array in enumerate(_sequence(arrays, name, length))]
+    _refuse_overlap(outputs, name)
+    return outputs
+
+
+def arrays_of_any_length(arrays: Any, name: str) -> list[Any]:
+    """A list of arrays, each of which is an operation of its own."""
+    if not isinstance(arrays, (list, tuple)):
+        raise ArgumentError(mismatch(name, "a list of tensors", type(arrays).__qualname__))
+    if not arrays:
+        raise ArgumentError(mismatch(f"length of {name}", "at least 1", 0))
+    return list(arrays)
+
+
+def _sequence(arrays: Any, name: str, length: int) -> Sequence[Any]:
+    if not isinstance(arrays, (list, tuple)):
+        raise ArgumentError(mismatch(name, f"a list of {length} tensors, one for each rank", type(arrays).__qualname__))
+    if len(arrays) != length:
+        raise ArgumentError(mismatch(f"length of {name}", length, len(arrays), "Give one tensor for each rank of the group"))
+    return arrays
+
+
+def _refuse_overlap(outputs: list[Array], name: str) -> None:
+    by_address = sorted(((*layout.bounds(output), i) for i, output in enumerate(outputs) if output.count), key=lambda b: b[0])
+    for k, (_, high, i) in enumerate(by_address):
+        for low, _, j in by_address[k + 1 :]:
+            if low >= high:
+                break
+            if layout.share_memory(outputs[i], outputs[j]):
+                one, other = sorted((i, j))
+                raise ArgumentError(
+                    f"{name}: expected tensors with memory of their own, got {name}[{one}] and {name}[{other}] that share some."
+                    " Pass clones"
+                )
+
+
+def same_dtype(arrays: Sequence[Array], name: str, dtype_of: Array, other: str) -> None:
+    """Every array has the dtype of another."""
+    for i, array in enumerate(arrays):
+        if array.dtype.name != dtype_of.dtype.name:
+            which = name if len(arrays) == 1 else f"{name}[{i}]"
+            raise DTypeError(mismatch(f"dtype of {which}", f"{dtype_of.dtype.name} as of {other}", array.dtype.name))
+
+
+def same_count(array: Array, name: str, expected: int, why: str) -> None:
+    """An array has so many elements."""
+    if array.count != expected:
+        raise ArgumentError(mismatch(f"elements of {name}", f"{expected} {why}", f"{array.count} in {array}"))
+
+
+def root(group: ProcessGroup, rank: Any, group_rank: Any, name: str, default: int | None = None) -> int:
+    """The group rank that ``src`` and ``group_src`` (or ``dst``, or ``peer``) mean; `default` is a global rank."""
+    if rank is not None and group_rank is not None:
+        raise ArgumentError(f"{name} and group_{name}: expected one of them, got {rank} and {group_rank}. Leave one out")
+    if group_rank is not None:
+        return _within(group, group_rank, f"group_{name}")
+    if rank is None and default is None:
+        raise ArgumentError(f"{name}: expected a rank, got neither {name} nor group_{name}")
+    return _global(group, default if rank is None else rank, name)
+
+
+def peer(group: ProcessGroup, rank: Any, group_rank: Any, name: str) -> int:
+    """The group rank of the other side of a message: like `root`, but not this rank."""
+    other = root(group, rank, group_rank, name)
+    if other == group.rank():
+        raise ArgumentError(mismatch(name, "another rank", f"{other}, this rank itself", "Copy the tensor"))
+    return other
+
+
+def _global(group: ProcessGroup, rank: Any, name: str) -> int:
+    try:
+        return group.group_rank(_whole(rank, name))
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}. Give a global rank of the group, or group_{name}") from None
+
+
+def _within(group: ProcessGroup, rank: Any, name: str) -> int:
+    if not 0 <= _whole(rank, name) < group.size():
+        raise ArgumentError(mismatch(name, f"a rank of the group, from 0 to {group.size() - 1}", rank))
+    return int(rank)
+
+
+def _whole(rank: Any, name: str) -> int:
+    try:
+        return operator.index(rank)
+    except TypeError:
+        raise ArgumentError(mismatch(name, "an integer", repr(rank))) from None
+
+
+def only_on_root(arrays: Any, name: str, at_root: bool, root_name: str) -> None:
+    """A list is given on the root and nowhere else."""
+    if at_root and arrays is None:
+        raise ArgumentError(f"{name}: expected a list of tensors on the {root_name} rank, got None")
+    if not at_root and arrays:
+        raise ArgumentError(f"{name}: expected None on a rank that is not the {root_name}, got a list of {len(arrays)}")
+
+
+def same_length(arrays: Any, name: str, others: Sequence[Any], other_name: str) -> list[Any]:
+    """A list as long as another."""
+    listed = arrays_of_any_length(arrays, name)
+    if len(listed) != len(others):
+        raise ArgumentError(mismatch(f"length of {name}", f"{len(others)} as of {other_name}", len(listed)))
+    return listed
+
+
+def same_block(received: int, sent: int, array: Array) -> None:
+    """The block that a rank sends to itself is as large as the one that it expects from itself."""
+    if received != sent:
+        size = array.dtype.itemsize
+        raise ArgumentError(
+            mismatch("this rank's own block", f"{sent // size} elements, as it sends", f"{received // size} in the output")
+        )
+
+
+def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
+    """The bytes of each rank's block of an array that is divided along its first dimension, evenly where `sizes` is None."""
+    rows = array.shape[0] if array.shape else array.count
+    row_bytes = array.nbytes // rows if rows else 0
+    if sizes is None or len(sizes) == 0:
+        if rows % group_size:
+            raise ArgumentError(
+                mismatch(f"first dimension of {name}", f"a multiple of the group's size {group_size}", rows, "Give split sizes")
+            )
+        return layout.even_split(rows * row_bytes, group_size)
+    rows_of = [int(size) for size in sizes]
+    if len(rows_of) != group_size:
+        raise ArgumentError(mismatch(f"length of {name}_split_sizes", group_size, len(rows_of)))
+    if min(rows_of) < 0:
+        raise ArgumentError(mismatch(f"{name}_split_sizes", "no negative size", rows_of))
+    if sum(rows_of) != rows:
+        raise ArgumentError(mismatch(f"sum of {name}_split_sizes", f"{rows}, the first dimension of {name}", sum(rows_of)))
+    return [size * row_bytes for size in rows_of]
+
+
+def group_ranks(ranks: Any, world_size: int) -> list[int]:
+    """Global ranks for a new group: whole, within the world and each once."""
+    listed = [_whole(rank, "ranks") for rank in ranks]
+    for rank in listed:
+        if not 0 <= rank < world_size:
+            raise ArgumentError(mismatch("ranks", f"ranks from 0 to {world_size - 1}", rank))
+    if len(set(listed)) != len(listed):
+        twice = next(rank for rank in listed if listed.count(rank) > 1)
+        raise ArgumentError(mismatch("ranks", "each rank once", f"{twice} more than once in {listed}"))
+    if not listed:
+        raise ArgumentError(mismatch("ranks", "at least one rank", "[]"))
+    return listed
