@@ -1,0 +1,1 @@
+"""The words users say. `mpicoll` itself exports them all."""

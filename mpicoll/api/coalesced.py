@@ -1,0 +1,145 @@
+"""Several collectives as one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpicoll.api.collectives import add_all_gather_single
+from mpicoll.api.entry import Group, entry
+from mpicoll.api.reductions import add_reduce_scatter_single
+from mpicoll.data import reduction
+from mpicoll.data.reduction import ReduceOp
+from mpicoll.groups.group import ProcessGroup
+from mpicoll.groups.world import resolve
+from mpicoll.guard import checks
+from mpicoll.transport import reducing
+from mpicoll.transport.operation import Operation
+from mpicoll.transport.work import Work
+
+
+@entry
+def all_reduce_coalesced(
+    tensors: list[Any], op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """Reduce several tensors over all ranks, in place: `all_reduce` of each, as one operation.
+
+    Collective. Nothing is sent before all of them are checked.
+
+    Args:
+        tensors: Alike in number, shapes and dtypes on every rank.
+        op: As of `all_reduce`.
+        group: The group; None is the default group.
+        async_op: Return at once with one Work.
+
+    Returns:
+        A Work if `async_op`, else None.
+
+    Raises:
+        ArgumentError: As of `all_reduce`; an empty list; tensors that share memory.
+        DTypeError: As of `all_reduce`.
+
+    MPI_Allreduce, once for each tensor. Example:
+        >>> import numpy as np, mpicoll as dist
+        >>> x, y = np.ones(1), np.ones(2, np.int32)
+        >>> dist.all_reduce_coalesced([x, y])
+        >>> float(x[0]) == int(y[1]) == dist.get_world_size()
+        True
+    """
+    pg = resolve(group)
+    listed = checks.arrays_of_any_length(tensors, "tensors")
+    arrays = checks.output_arrays(listed, "tensors", len(listed))
+    hows = [reduction.find(reduction.as_op(op), array.dtype) for array in arrays]
+
+    def add(operation: Operation, i: int) -> None:
+        reducing.all_reduce(operation, arrays[i], hows[i])
+
+    return _coalesce("all_reduce_coalesced", pg, listed, add, async_op)
+
+
+@entry
+def all_gather_into_tensor_coalesced(
+    output_tensors: list[Any], input_tensors: list[Any], group: Group = None, async_op: bool = False
+) -> Work | None:
+    """Gather several tensors: `all_gather_into_tensor` of each pair, as one operation.
+
+    Collective. Nothing is sent before all of them are checked.
+
+    Args:
+        output_tensors: As many as inputs.
+        input_tensors: Alike in number, shapes and dtypes on every rank.
+        group: The group; None is the default group.
+        async_op: Return at once with one Work.
+
+    Returns:
+        A Work if `async_op`, else None.
+
+    Raises:
+        ArgumentError: As of `all_gather_into_tensor`; empty lists, or lists of different lengths.
+        DTypeError: As of `all_gather_into_tensor`.
+
+    MPI_Allgather, once for each pair. Example:
+        >>> import numpy as np, mpicoll as dist
+        >>> whole = np.zeros(dist.get_world_size())
+        >>> dist.all_gather_into_tensor_coalesced([whole], [np.array([float(dist.get_rank())])])
+        >>> whole[:2]
+        array([0., 1.])
+    """
+    pg = resolve(group)
+    inputs = checks.arrays_of_any_length(input_tensors, "input_tensors")
+    outputs = checks.same_length(output_tensors, "output_tensors", inputs, "input_tensors")
+
+    def add(operation: Operation, i: int) -> None:
+        add_all_gather_single(pg, operation, outputs[i], inputs[i])
+
+    return _coalesce("all_gather_into_tensor_coalesced", pg, outputs, add, async_op)
+
+
+@entry
+def reduce_scatter_tensor_coalesced(
+    outputs: list[Any], inputs: list[Any], op: Any = ReduceOp.SUM, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """Reduce and scatter several tensors: `reduce_scatter_tensor` of each pair, as one operation.
+
+    Collective. Nothing is sent before all of them are checked.
+
+    Args:
+        outputs: As many as inputs.
+        inputs: Alike in number, shapes and dtypes on every rank.
+        op: As of `all_reduce`.
+        group: The group; None is the default group.
+        async_op: Return at once with one Work.
+
+    Returns:
+        A Work if `async_op`, else None.
+
+    Raises:
+        ArgumentError: As of `reduce_scatter_tensor`; empty lists, or lists of different lengths.
+        DTypeError: As of `reduce_scatter_tensor`.
+
+    MPI_Reduce_scatter_block, once for each pair. Example:
+        >>> import numpy as np, mpicoll as dist
+        >>> x = np.zeros(1)
+        >>> dist.reduce_scatter_tensor_coalesced([x], [np.arange(float(dist.get_world_size()))])
+        >>> float(x[0]) == dist.get_rank() * dist.get_world_size()
+        True
+    """
+    pg = resolve(group)
+    sources = checks.arrays_of_any_length(inputs, "inputs")
+    targets = checks.same_length(outputs, "outputs", sources, "inputs")
+
+    def add(operation: Operation, i: int) -> None:
+        add_reduce_scatter_single(pg, operation, targets[i], sources[i], op)
+
+    return _coalesce("reduce_scatter_tensor_coalesced", pg, targets, add, async_op)
+
+
+def _coalesce(
+    name: str, pg: ProcessGroup, outputs: list[Any], add: Callable[[Operation, int], None], async_op: bool
+) -> Work | None:
+    whole = pg.operation()
+    for i in range(len(outputs)):
+        part = pg.operation()
+        add(part, i)
+        whole.append(part)
+    return pg.carry_out(whole, name, outputs, async_op)
