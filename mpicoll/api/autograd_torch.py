@@ -29,5 +29,5 @@ def apply(
     run: Callable[[Tensors], Tensors], adjoint: Callable[[Tensors], Tensors], inputs: Tensors
 ) -> tuple[torch.Tensor, ...]:
     """Run a collective on tensors, so that the gradients of its outputs become those of its inputs by its adjoint."""
-    outputs: tuple[torch.Tensor, ...] = _Collective.apply(run, adjoint, *inputs)
+    outputs: tuple[torch.Tensor, ...] = _Collective.apply(run, adjoint, *inputs)  # type: ignore[no-untyped-call]
     return outputs

@@ -1,8 +1,9 @@
-"""The collectives as functions with gradients, for torch tensors: ``mpicoll.differentiable.all_reduce(x)`` returns the sum.
+"""The collectives as functions with gradients, for torch tensors.
 
-The names and signatures are those of ``torch.distributed.nn.functional``. What the ranks compute together is one function of all
-their inputs; ``backward`` is collective too, and gives each rank the gradient of the sum of all ranks' losses. Inputs stay as
-they are. The reductions have gradients for SUM, AVG and PREMUL_SUM.
+``mpicoll.differentiable.all_reduce(x)`` returns the sum and leaves x as it is. The names and signatures are those of
+``torch.distributed.nn.functional``. What the ranks compute together is one function of all their inputs; ``backward`` is
+collective too, and gives each rank the gradient of the sum of all ranks' losses. The reductions have gradients for SUM,
+AVG and PREMUL_SUM.
 """
 
 from __future__ import annotations
@@ -260,9 +261,7 @@ def scatter(tensors: Sequence[Tensor], src: int = 0, group: Group = None) -> Ten
 
 
 @entry
-def reduce_scatter(
-    output: Tensor, input_list: Sequence[Tensor], op: Any = ReduceOp.SUM, group: Group = None
-) -> Tensor:
+def reduce_scatter(output: Tensor, input_list: Sequence[Tensor], op: Any = ReduceOp.SUM, group: Group = None) -> Tensor:
     """The reduction of every rank's i-th tensor, on rank i.
 
     Args:

@@ -49,7 +49,9 @@ def entry(function: Callable[P, R]) -> Callable[P, R]:
 def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     name = function.__name__
     try:
-        group = world.resolve(inspect.signature(function).bind(*args, **kwargs).arguments.get("group"), collective=False)
+        group = world.resolve(
+            inspect.signature(function).bind(*args, **kwargs).arguments.get("group"), collective=False
+        )
     except Exception:  # there is no group to name
         return f"{name}()"
     return group.where(name)

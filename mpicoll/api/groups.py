@@ -51,8 +51,8 @@ def init_process_group(
 
     Raises:
         ArgumentError: It has been called before; a backend that torch does not know; not a communicator.
-        LaunchError: The environment says other than MPI: a world of size 1 under a launcher that started more, variables
-            or arguments that disagree (on every rank, if on one), or a worker process.
+        LaunchError: The environment says other than MPI: a world of size 1 under a launcher that started more,
+            variables or arguments that disagree (on every rank, if on one), or a worker process.
 
     MPI_Init_thread, MPI_Comm_dup. Example:
         >>> import mpicoll as dist
@@ -60,7 +60,9 @@ def init_process_group(
         True
     """
     if world.is_initialized():
-        raise ArgumentError("the default group: expected none yet, got a second call. Call destroy_process_group() before it")
+        raise ArgumentError(
+            "the default group: expected none yet, got a second call. Call destroy_process_group() before it"
+        )
     _check_backend(backend)
     limit = world.DEFAULT_TIMEOUT if timeout is None else seconds(timeout)
     library.start()
@@ -74,7 +76,9 @@ def _check_backend(backend: Any) -> None:
     # "nccl", or "cpu:gloo,cuda:nccl".
     names = {part.rpartition(":")[2].lower() for part in str(backend or "mpicoll").split(",")}
     if not names <= _BACKENDS:
-        raise ArgumentError(mismatch("backend", f"one of {', '.join(sorted(_BACKENDS - {'undefined'}))}", repr(backend)))
+        raise ArgumentError(
+            mismatch("backend", f"one of {', '.join(sorted(_BACKENDS - {'undefined'}))}", repr(backend))
+        )
 
 
 @entry
@@ -254,14 +258,15 @@ def new_group(
         group_desc: A name for error texts.
         device_id: Not needed.
         sort_ranks: Order the group by global rank, as torch does; else as `ranks` are given.
-        comm: An mpi4py communicator whose ranks are to be the group, in its order, in place of `ranks`. It is duplicated,
-            and ``group.comm`` is the communicator itself.
+        comm: An mpi4py communicator whose ranks are to be the group, in its order, in place of `ranks`. It is
+            duplicated, and ``group.comm`` is the communicator itself.
 
     Returns:
         A ProcessGroup; ``GroupMember.NON_GROUP_MEMBER`` on a rank that is not a member.
 
     Raises:
-        ArgumentError: Ranks out of range or given twice, on every rank before anything is made; both `ranks` and `comm`.
+        ArgumentError: Ranks out of range or given twice, on every rank before anything is made; both `ranks` and
+            `comm`.
 
     MPI_Comm_split, MPI_Comm_create_group, MPI_Comm_dup. Example:
         >>> import mpicoll as dist
@@ -438,7 +443,9 @@ def new_subgroups_by_enumeration(
         (1, True)
     """
     here = world.current()
-    parts = [sorted(part) for part in _check_parts(ranks_per_subgroup_list, "ranks_per_subgroup_list", here.default.size())]
+    parts = [
+        sorted(part) for part in _check_parts(ranks_per_subgroup_list, "ranks_per_subgroup_list", here.default.size())
+    ]
     return _subgroups(here, here.default, parts, timeout, backend, group_desc)
 
 
@@ -454,7 +461,7 @@ class _WithWorld(type):
     """Gives a class an attribute WORLD, the default group as it is now."""
 
     @property
-    def WORLD(cls) -> ProcessGroup | None:  # noqa: N802 - torch's word
+    def WORLD(cls) -> ProcessGroup | None:
         """The default group, or None before `init_process_group`."""
         return world.default_group()
 
@@ -468,10 +475,9 @@ class GroupMember(_GroupMember, metaclass=_WithWorld):
     """
 
 
-class group(metaclass=_WithWorld):  # noqa: N801 - torch's word
+class group(metaclass=_WithWorld):
     """What stands for a group.
 
     Attributes:
         WORLD: The default group, or None before `init_process_group`.
     """
-

@@ -1,8 +1,8 @@
 """The collectives of Python objects. Only objects of ranks that are trusted: unpickling can run any code.
 
-What is sent is a pickle; the memory of numpy arrays and CPU tensors inside an object travels beside it and is not copied into
-it. Arrays that arrive are writable and have memory of their own. If an object of one rank cannot be pickled, every rank that
-takes part raises an ObjectError that names it, and the group stays usable.
+What is sent is a pickle; the memory of numpy arrays and CPU tensors inside an object travels beside it and is not
+copied into it. Arrays that arrive are writable and have memory of their own. If an object of one rank cannot be
+pickled, every rank that takes part raises an ObjectError that names it, and the group stays usable.
 """
 
 from __future__ import annotations
@@ -92,7 +92,11 @@ def gather_object(
 
 @entry
 def broadcast_object_list(
-    object_list: list[Any], src: int | None = None, group: Group = None, device: Any = None, group_src: int | None = None
+    object_list: list[Any],
+    src: int | None = None,
+    group: Group = None,
+    device: Any = None,
+    group_src: int | None = None,
 ) -> None:
     """Replace a list's objects by those of one rank's list.
 
@@ -209,7 +213,9 @@ def send_object_list(
     parcel, error = pack(partial(objects.dump, object_list))
     pg.parcels.send(parcel, peer)
     if error is not None:
-        raise ObjectError(f"object_list: expected objects that can be pickled, got {type(error).__name__}: {error}") from error
+        raise ObjectError(
+            f"object_list: expected objects that can be pickled, got {type(error).__name__}: {error}"
+        ) from error
 
 
 @entry
@@ -262,7 +268,7 @@ def _replace(values: list[Any], received: list[Any]) -> None:
     values[:] = received
 
 
-class _cause:  # noqa: N801 - reads as a word after `with`
+class _cause:
     """Give an ObjectError the error of this rank's own pickling as its cause."""
 
     def __init__(self, error: BaseException | None) -> None:

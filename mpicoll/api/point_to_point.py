@@ -65,8 +65,8 @@ def recv(tensor: Any, src: int | None = None, group: Group = None, tag: int = 0,
         The sender's global rank.
 
     Raises:
-        ArgumentError: A sender outside the group, or this rank itself; a tag out of range; a tensor that is read-only or
-            overlaps itself.
+        ArgumentError: A sender outside the group, or this rank itself; a tag out of range; a tensor that is read-only
+            or overlaps itself.
         DTypeError: It is not an array.
         MessageError: The message has another dtype or number of elements. It is gone then.
 
@@ -227,7 +227,8 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         >>> n, r = dist.get_world_size(), dist.get_rank()
         >>> if n > 1:
         ...     x, y = np.array([float(r)]), np.zeros(1)
-        ...     works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, (r + 1) % n), dist.P2POp(dist.irecv, y, (r - 1) % n)])
+        ...     ops = [dist.P2POp(dist.isend, x, (r + 1) % n), dist.P2POp(dist.irecv, y, (r - 1) % n)]
+        ...     works = dist.batch_isend_irecv(ops)
         ...     assert all(work.wait() for work in works) and y[0] == (r - 1) % n
     """
     if not isinstance(p2p_op_list, (list, tuple)) or not all(isinstance(op, P2POp) for op in p2p_op_list):

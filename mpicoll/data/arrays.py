@@ -179,14 +179,18 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
     try:
         pointer = tensor.data_ptr()
     except RuntimeError as error:  # fake and functional tensors have no memory
-        raise DTypeError(f"tensor: expected one with memory of its own, got {type(tensor).__qualname__}: {error}") from None
+        raise DTypeError(
+            f"tensor: expected one with memory of its own, got {type(tensor).__qualname__}: {error}"
+        ) from None
     if tensor.is_contiguous():
         array = Array(tensor, "torch", dtype, tensor.shape, pointer, tensor.numel())
     else:
         strides = tuple(step * dtype.itemsize for step in tensor.stride())
         array = Array(tensor, "torch", dtype, tensor.shape, pointer, tensor.numel(), strides)
     if tensor.is_neg() or tensor.is_conj():
-        return IndirectArray(array, lambda flat: _torch_copy(flat, tensor, True), lambda flat: _torch_copy(flat, tensor))
+        return IndirectArray(
+            array, lambda flat: _torch_copy(flat, tensor, True), lambda flat: _torch_copy(flat, tensor)
+        )
     return array
 
 
@@ -241,7 +245,9 @@ def _describe_dlpack(array: Any) -> Array:
     strides = memory.strides and tuple(step * dtype.itemsize for step in memory.strides)
     if strides is not None and _is_row_major(memory.shape, strides, dtype.itemsize):
         strides = None
-    return Array((array, memory.capsule), "dlpack", dtype, memory.shape, memory.pointer, count, strides, memory.writable)
+    return Array(
+        (array, memory.capsule), "dlpack", dtype, memory.shape, memory.pointer, count, strides, memory.writable
+    )
 
 
 def _is_row_major(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:

@@ -1,7 +1,7 @@
 """The memory behind an object that has ``__dlpack__``, read from its capsule.
 
-numpy's and torch's own ``from_dlpack`` each refuse dtypes that the other knows, and numpy's makes some outputs read-only.
-The structures are those of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html).
+numpy's and torch's own ``from_dlpack`` each refuse dtypes that the other knows, and numpy's makes some outputs
+read-only. The structures are those of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html).
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from mpicoll.errors import DTypeError
 _CPU_DEVICES = {1: "CPU", 3: "pinned host memory", 11: "ROCm host memory"}
 _READ_ONLY = 1
 
-# (type code, bits) -> name. Codes 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool, from 7 on the kinds of float8.
-_NAMES = (
-    {(0, bits): f"int{bits}" for bits in (8, 16, 32, 64)}
-    | {(1, bits): f"uint{bits}" for bits in (8, 16, 32, 64)}
-    | {(2, bits): f"float{bits}" for bits in (16, 32, 64, 128)}
-    | {(5, bits): f"complex{bits}" for bits in (32, 64, 128, 256)}
-    | {(4, 16): "bfloat16", (6, 8): "bool", (8, 8): "float8_e4m3", (7, 8): "float8_e3m4", (9, 8): "float8_e4m3b11fnuz"}
-    | {(10, 8): "float8_e4m3fn", (11, 8): "float8_e4m3fnuz", (12, 8): "float8_e5m2", (13, 8): "float8_e5m2fnuz"}
-    | {(14, 8): "float8_e8m0fnu"}
-)
+# (type code, bits, lanes) -> name.
+_NAMES = {
+    **{(0, bits, 1): f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{(1, bits, 1): f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{(2, bits, 1): f"float{bits}" for bits in (16, 32, 64, 128)},
+    (4, 16, 1): "bfloat16",
+    **{(5, bits, 1): f"complex{bits}" for bits in (32, 64, 128, 256)},
+    (6, 8, 1): "bool",
+    (7, 8, 1): "float8_e3m4",
+    (8, 8, 1): "float8_e4m3",
+    (9, 8, 1): "float8_e4m3b11fnuz",
+    (10, 8, 1): "float8_e4m3fn",
+    (11, 8, 1): "float8_e4m3fnuz",
+    (12, 8, 1): "float8_e5m2",
+    (13, 8, 1): "float8_e5m2fnuz",
+    (14, 8, 1): "float8_e8m0fnu",
+    (17, 4, 2): "float4_e2m1fn_x2",
+}
 
 
 class _DLTensor(ctypes.Structure):
@@ -81,7 +89,9 @@ def read(array: Any) -> Memory:
     """
     device, number = array.__dlpack_device__()
     if int(device) not in _CPU_DEVICES:
-        raise DTypeError(f"device: expected CPU memory, got DLPack device {int(device)}:{number}. Copy it to the CPU first")
+        raise DTypeError(
+            f"device: expected CPU memory, got DLPack device {int(device)}:{number}. Copy it to the CPU first"
+        )
     try:
         capsule = array.__dlpack__(max_version=(1, 0))
     except TypeError:  # written before DLPack 1.0
@@ -91,8 +101,8 @@ def read(array: Any) -> Memory:
         tensor, writable = versioned.tensor, not versioned.flags & _READ_ONLY
     else:
         tensor, writable = _Managed.from_address(_get_pointer(capsule, b"dltensor")).tensor, True
-    name = _NAMES.get((tensor.code, tensor.bits))
-    if name is None or tensor.lanes != 1:
+    name = _NAMES.get((tensor.code, tensor.bits, tensor.lanes))
+    if name is None:
         raise DTypeError(
             f"dtype: expected one of DLPack's plain numbers, got type code {tensor.code} with {tensor.bits} bits and"
             f" {tensor.lanes} lanes"
@@ -100,4 +110,4 @@ def read(array: Any) -> Memory:
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     pointer = (tensor.data or 0) + tensor.byte_offset
-    return Memory(pointer, shape, strides, name, tensor.bits // 8, writable, capsule)
+    return Memory(pointer, shape, strides, name, tensor.bits * tensor.lanes // 8, writable, capsule)

@@ -112,7 +112,8 @@ def _opaque(name: str, itemsize: int) -> DType:
 
 
 def _spelling(dtype: np.dtype[Any]) -> str:
-    # A name from which `numpy.dtype` makes the same dtype again, in another process; ml_dtypes' dtypes have only a name.
+    # A name from which `numpy.dtype` makes the same dtype again, in another process; ml_dtypes' dtypes have only a
+    # name.
     if dtype.names is not None or dtype.subdtype is not None:
         return repr(np.lib.format.dtype_to_descr(dtype))
-    return dtype.name if dtype.kind == "V" and not dtype.name.startswith("void") else dtype.str
+    return str(dtype.name if dtype.kind == "V" and not dtype.name.startswith("void") else dtype.str)

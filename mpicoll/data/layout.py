@@ -1,4 +1,4 @@
-"""Where elements lie: contiguous regions that MPI can take, packing, overlap, and the division of a buffer among ranks."""
+"""Where elements lie: contiguous regions that MPI can take, packing, overlap, the division of a buffer among ranks."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def share_memory(one: Array, other: Array) -> bool:
         return True
     try:
         # Exact, where it can be found out within reason: columns of one matrix lie between one another.
-        return np.shares_memory(_raw(one), _raw(other), max_work=1_000_000)
+        return np.shares_memory(_raw(one), _raw(other), max_work=1_000_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

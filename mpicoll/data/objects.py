@@ -1,7 +1,8 @@
-"""Objects as frames: a pickle, and beside it the memory of the arrays inside, which is not copied into the pickle (PEP 574)."""
+"""Objects as frames: a pickle, and beside it the memory of the arrays inside, not copied into the pickle (PEP 574)."""
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 import sys
@@ -31,7 +32,7 @@ def dump(value: Any) -> list[Frame]:
 
 def load(frames: Sequence[Frame]) -> Any:
     """The object of some frames. Its arrays lie in the frames' memory."""
-    return pickle.loads(frames[0], buffers=frames[1:])
+    return pickle.loads(frames[0].data, buffers=frames[1:])
 
 
 class _TorchPickler(pickle.Pickler):
@@ -47,7 +48,6 @@ class _TorchPickler(pickle.Pickler):
 
 
 def _rebuild_storage(memory: Any, dtype: Any) -> Any:
-    import torch
-
+    torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
     untyped = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage() if len(memory) else torch.UntypedStorage(0)
     return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)

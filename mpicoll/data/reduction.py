@@ -1,7 +1,7 @@
-"""How each pair of operation and dtype reduces: what MPI is asked to do, and what is done to the elements before and after.
+"""How each pair of operation and dtype reduces: what MPI is asked, and what is done to the elements before and after.
 
-MPI knows neither the halves nor bool, and its MIN and MAX of floats depend on the order of the ranks where there are NaNs
-or zeros of both signs. So
+MPI knows neither the halves nor bool, and its MIN and MAX of floats depend on the order of the ranks where there are
+NaNs or zeros of both signs. So
 
 - float16, bfloat16 and complex32 are widened, reduced in single precision and rounded once;
 - bool is made 0 and 1 and reduced by the bitwise operation that means the same;
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -30,10 +30,10 @@ Numpy = np.ndarray[Any, Any]
 class ReduceOp:
     """An operation of a reduction: ``SUM AVG PRODUCT MIN MAX BAND BOR BXOR``, or ``PREMUL_SUM(factor)``.
 
-    ``ReduceOp.PREMUL_SUM(0.5)`` multiplies each rank's elements by 0.5 before they are summed. AVG divides the sum by the
-    size of the group. SUM, AVG, PRODUCT and PREMUL_SUM take floats and complex numbers, SUM and PRODUCT integers and bool
-    too; MIN and MAX take all but complex numbers; the bitwise three take integers and bool. torch.distributed's own
-    ``ReduceOp`` values are taken wherever one of these is.
+    ``ReduceOp.PREMUL_SUM(0.5)`` multiplies each rank's elements by 0.5 before they are summed. AVG divides the sum by
+    the size of the group. SUM, AVG, PRODUCT and PREMUL_SUM take floats and complex numbers, SUM and PRODUCT integers
+    and bool too; MIN and MAX take all but complex numbers; the bitwise three take integers and bool.
+    torch.distributed's own ``ReduceOp`` values are taken wherever one of these is.
 
     Example:
         >>> from mpicoll import ReduceOp
@@ -60,7 +60,7 @@ class ReduceOp:
         self._hash = hash((name, factor))
 
     @staticmethod
-    def PREMUL_SUM(factor: complex) -> ReduceOp:  # noqa: N802 - torch's word
+    def PREMUL_SUM(factor: complex) -> ReduceOp:
         """The operation that multiplies by `factor` (a number) and then sums."""
         return ReduceOp("PREMUL_SUM", factor)
 
@@ -101,12 +101,14 @@ class Reduction:
         work: The numpy dtype of what MPI reduces.
         mpi_type: MPI's name for `work`.
         mpi_op: MPI's name of the operation.
-        widens: Whether the elements are converted to `work`, which needs memory of its own; else `work` is a view of them.
+        widens: Whether the elements are converted to `work`, which needs memory of its own; else `work` is a view of
+            them.
         before: What is done to `work` in place before MPI, or None.
         after: What is done to `work` in place after MPI, given the group's size, or None.
         fold: The numpy function that does what MPI's operation does to two arrays.
-        folds: Whether the bits depend on the order of the ranks: "never", "perhaps" (with MPI they depend on its algorithm) or
-            "always" (MPI's own operation will not do, so the ranks' elements are gathered and folded in their order).
+        folds: Whether the bits depend on the order of the ranks: "never", "perhaps" (with MPI they depend on its
+            algorithm) or "always" (MPI's own operation will not do, so the ranks' elements are gathered and folded in
+            their order).
     """
 
     dtype: DType
@@ -161,7 +163,7 @@ def as_op(op: Any) -> ReduceOp:
     raise ArgumentError(mismatch("op", f"one of ReduceOp.{', '.join(_NAMES)} or PREMUL_SUM(factor)", repr(op)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def find(op: ReduceOp, dtype: DType) -> Reduction:
     """How `op` reduces `dtype`.
 

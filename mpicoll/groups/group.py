@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mpicoll.data.arrays import Array
 from mpicoll.errors import ArgumentError, NotInitializedError
-from mpicoll.mpi import library
 from mpicoll.transport.engine import make_engine
 from mpicoll.transport.messages import Mailbox
 from mpicoll.transport.operation import Operation, Place
@@ -75,7 +72,10 @@ class ProcessGroup:
         """The rank in the group of a global rank."""
         rank = self._rank_of.get(global_rank)
         if rank is None:
-            raise ArgumentError(f"global rank: expected one of {_some(self.ranks)}, got {global_rank}, which is not part of group {self.name}")
+            raise ArgumentError(
+                f"global rank: expected one of {_some(self.ranks)}, got {global_rank},"
+                f" which is not part of group {self.name}"
+            )
         return rank
 
     def where(self, operation: str) -> str:

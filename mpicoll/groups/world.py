@@ -27,7 +27,8 @@ class World:
 
     Attributes:
         default: The group of all its ranks.
-        groups: The groups that this rank is a member of and that are not yet destroyed, by name; `default` is the first.
+        groups: The groups that this rank is a member of and that are not yet destroyed, by name; `default` is the
+            first.
         local_rank: This rank among those that share memory with it.
         local_size: How many those are.
     """
@@ -70,7 +71,7 @@ class World:
         return unset
 
     def split(self, parent: ProcessGroup, color: int | None, key: int, ranks: Sequence[int], timeout: float) -> Any:
-        """Divide a group: every rank of it calls this. Returns the part of this rank, whose global ranks are `ranks`."""
+        """Divide a group; every rank of it calls this. Returns this rank's part, whose global ranks are `ranks`."""
         name = self._next_name()
         undefined = library.MPI.UNDEFINED
         private = parent.engine.call(lambda: parent.private.Split(undefined if color is None else color, key))
@@ -96,21 +97,23 @@ class World:
         theirs.Free()
         if library.MPI.UNDEFINED in ranks:
             outsider = ranks.index(library.MPI.UNDEFINED)
-            raise ArgumentError(f"comm: expected ranks of the world, got one that has a rank outside it, its rank {outsider}")
+            raise ArgumentError(
+                f"comm: expected ranks of the world, got one that has a rank outside it, its rank {outsider}"
+            )
         private = self.context.progress.call(comm.Dup)
         return self._add(self._unused("comm-" + "-".join(map(str, ranks))), ranks, private, comm, timeout)
 
     def group_over(self, comm: Comm) -> ProcessGroup:
         """The group that stands for a communicator given as ``group=``; its first use, by all its ranks, makes it."""
-        group: ProcessGroup | None = comm.Get_attr(self._adopted_key)
-        if group is None or group.closed:
+        group = self.known_group_over(comm)
+        if group is None:
             group = self.adopt(comm, self.default.timeout)
             comm.Set_attr(self._adopted_key, group)
         return group
 
     def known_group_over(self, comm: Comm) -> ProcessGroup | None:
         """The group that stands for a communicator, if there is one."""
-        group: ProcessGroup | None = comm.Get_attr(self._adopted_key)
+        group: Any = comm.Get_attr(self._adopted_key)
         return None if group is None or group.closed else group
 
     def _add(self, name: str, ranks: tuple[int, ...], private: Comm, comm: Comm | None, timeout: float) -> ProcessGroup:
@@ -170,7 +173,7 @@ def _on_node(private: Comm) -> tuple[int, int]:
 
 
 def _variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str]:
-    """What torch.distributed's programs look for in the environment. Nothing listens on the port: it was free just now."""
+    """What torch.distributed's programs look for in the environment. Nothing listens on the port; it was free."""
     rank, size = private.Get_rank(), private.Get_size()
     address = None
     if rank == 0:
@@ -239,8 +242,8 @@ def current() -> World:
     if _world is None:
         if _forked_from is not None:
             raise LaunchError(
-                f"process {os.getpid()} was forked from a rank (process {_forked_from}) and is not one: it must not use MPI."
-                " Communicate in the rank itself and hand the child plain data"
+                f"process {os.getpid()} was forked from a rank, process {_forked_from}, and is none: it must not use MPI"
+                ". Communicate in the rank itself and hand the child plain data"
             )
         raise NotInitializedError(_over)
     return _world
@@ -278,15 +281,15 @@ def resolve(group: Any, collective: bool = True) -> ProcessGroup:
 
 def _resolve_comm(comm: Any, collective: bool) -> ProcessGroup:
     world = current()
-    if not isinstance(comm, library.MPI.Comm):
+    if not isinstance(comm, library.MPI.Intracomm):
         raise ArgumentError(mismatch("group", "a ProcessGroup or an mpi4py communicator", type(comm).__qualname__))
     if comm == library.MPI.COMM_NULL:
         raise NotAMember
     group = world.known_group_over(comm)
     if group is None and not collective:
         raise ArgumentError(
-            "group: expected a ProcessGroup, got an mpi4py communicator that no collective operation has used yet, which"
-            " the sender and the receiver alone cannot make a group of. Call new_group(comm=...) on all its ranks first"
+            "group: expected a ProcessGroup, got an mpi4py communicator that no collective operation has used yet, of"
+            " which two ranks alone cannot make a group. Call new_group(comm=...) on all its ranks first"
         )
     return group or world.group_over(comm)
 
@@ -304,7 +307,9 @@ def _at_mpi_end(comm: Any, key: int, value: Any) -> None:
     if _world is not None and not _exiting:
         _world.drain()
         _world = None
-        _over = "MPI has been finalised, and the process group with it. Call destroy_process_group() before MPI.Finalize()"
+        _over = (
+            "MPI has been finalised, and the process group with it. Call destroy_process_group() before MPI.Finalize()"
+        )
 
 
 def _forget_mpi_end() -> None:

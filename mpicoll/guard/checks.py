@@ -61,12 +61,16 @@ def _sequence(arrays: Any, name: str, length: int) -> Sequence[Any]:
     if not isinstance(arrays, (list, tuple)):
         raise ArgumentError(mismatch(name, f"a list of {length} tensors, one for each rank", type(arrays).__qualname__))
     if len(arrays) != length:
-        raise ArgumentError(mismatch(f"length of {name}", length, len(arrays), "Give one tensor for each rank of the group"))
+        raise ArgumentError(
+            mismatch(f"length of {name}", length, len(arrays), "Give one tensor for each rank of the group")
+        )
     return arrays
 
 
 def _refuse_overlap(outputs: list[Array], name: str) -> None:
-    by_address = sorted(((*layout.bounds(output), i) for i, output in enumerate(outputs) if output.count), key=lambda b: b[0])
+    by_address = sorted(
+        ((*layout.bounds(output), i) for i, output in enumerate(outputs) if output.count), key=lambda b: b[0]
+    )
     for k, (_, high, i) in enumerate(by_address):
         for low, _, j in by_address[k + 1 :]:
             if low >= high:
@@ -74,8 +78,8 @@ def _refuse_overlap(outputs: list[Array], name: str) -> None:
             if layout.share_memory(outputs[i], outputs[j]):
                 one, other = sorted((i, j))
                 raise ArgumentError(
-                    f"{name}: expected tensors with memory of their own, got {name}[{one}] and {name}[{other}] that share some."
-                    " Pass clones"
+                    f"{name}: expected tensors with memory of their own, got {name}[{one}] and {name}[{other}] which"
+                    " share some. Pass clones"
                 )
 
 
@@ -96,7 +100,9 @@ def same_count(array: Array, name: str, expected: int, why: str) -> None:
 def root(group: ProcessGroup, rank: Any, group_rank: Any, name: str, default: int | None = None) -> int:
     """The group rank that ``src`` and ``group_src`` (or ``dst``, or ``peer``) mean; `default` is a global rank."""
     if rank is not None and group_rank is not None:
-        raise ArgumentError(f"{name} and group_{name}: expected one of them, got {rank} and {group_rank}. Leave one out")
+        raise ArgumentError(
+            f"{name} and group_{name}: expected one of them, got {rank} and {group_rank}. Leave one out"
+        )
     if group_rank is not None:
         return _within(group, group_rank, f"group_{name}")
     if rank is None and default is None:
@@ -153,18 +159,25 @@ def same_block(received: int, sent: int, array: Array) -> None:
     if received != sent:
         size = array.dtype.itemsize
         raise ArgumentError(
-            mismatch("this rank's own block", f"{sent // size} elements, as it sends", f"{received // size} in the output")
+            mismatch(
+                "this rank's own block", f"{sent // size} elements, as it sends", f"{received // size} in the output"
+            )
         )
 
 
 def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
-    """The bytes of each rank's block of an array that is divided along its first dimension, evenly where `sizes` is None."""
+    """The bytes of each rank's block of an array divided along its first dimension, evenly where `sizes` is None."""
     rows = array.shape[0] if array.shape else array.count
     row_bytes = array.nbytes // rows if rows else 0
     if sizes is None or len(sizes) == 0:
         if rows % group_size:
             raise ArgumentError(
-                mismatch(f"first dimension of {name}", f"a multiple of the group's size {group_size}", rows, "Give split sizes")
+                mismatch(
+                    f"first dimension of {name}",
+                    f"a multiple of the group's size {group_size}",
+                    rows,
+                    "Give split sizes",
+                )
             )
         return layout.even_split(rows * row_bytes, group_size)
     rows_of = [int(size) for size in sizes]
@@ -173,7 +186,9 @@ def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
     if min(rows_of) < 0:
         raise ArgumentError(mismatch(f"{name}_split_sizes", "no negative size", rows_of))
     if sum(rows_of) != rows:
-        raise ArgumentError(mismatch(f"sum of {name}_split_sizes", f"{rows}, the first dimension of {name}", sum(rows_of)))
+        raise ArgumentError(
+            mismatch(f"sum of {name}_split_sizes", f"{rows}, the first dimension of {name}", sum(rows_of))
+        )
     return [size * row_bytes for size in rows_of]
 
 

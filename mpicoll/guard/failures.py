@@ -1,7 +1,7 @@
 """When a rank fails, the whole job ends.
 
-MPI alone does not see to that: a rank whose Python raises goes to MPI_Finalize and waits there for the others, which wait for it
-in a collective. While there is a process group, so
+MPI alone does not see to that: a rank whose Python raises goes to MPI_Finalize and waits there for the others, which
+wait for it in a collective. While there is a process group, so
 
 - an uncaught exception prints its traceback and aborts the job;
 - so does an exit with a non-zero status through ``sys.exit``, ``exit`` or ``quit``;
@@ -59,7 +59,7 @@ def install() -> None:
         return
     _hooks = _Hooks()
     sys.excepthook = _on_exception
-    sys.exit = _exit
+    sys.exit = _exit  # type: ignore[assignment]
     for name in _hooks.builtins:
         setattr(builtins, name, _exit)
     if _interrupts is None and threading.current_thread() is threading.main_thread():
@@ -99,14 +99,14 @@ def _end_job(reason: str, code: int) -> None:
 
 
 class _Exit(SystemExit):
-    """A SystemExit that knows when the interpreter takes it up, which is when it reads `code` with no Python code around it."""
+    """A SystemExit that knows when the interpreter takes it up: it then reads `code` with no Python code around it."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._code = arguments[0] if len(arguments) == 1 else arguments or None
 
     @property
-    def code(self) -> Any:  # type: ignore[override]
+    def code(self) -> Any:
         """The status, as of SystemExit."""
         if sys._getframe().f_back is None:
             self._leave()
@@ -123,7 +123,9 @@ class _Exit(SystemExit):
             return
         traceback.print_exception(type(self), self, self.__traceback__)
         time.sleep(_EXIT_GRACE)
-        _end_job(f"{hooks.who()} called exit({status!r})", status & 0xFF if isinstance(status, int) and status & 0xFF else 1)
+        _end_job(
+            f"{hooks.who()} called exit({status!r})", status & 0xFF if isinstance(status, int) and status & 0xFF else 1
+        )
 
 
 _Exit.__name__ = _Exit.__qualname__ = "SystemExit"
@@ -139,7 +141,8 @@ def _exit(status: Any = None) -> None:
 class _Interrupts:
     """Watches for a SIGINT that Python cannot act on, because the main thread sits in MPI.
 
-    C's signal handler writes to a pipe at once, whereas Python's handler has to wait until the main thread is back in Python.
+    C's signal handler writes to a pipe at once, whereas Python's handler has to wait until the main thread is back in
+    Python.
     """
 
     def __init__(self, previous: Callable[[int, FrameType | None], Any]) -> None:

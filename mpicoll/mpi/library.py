@@ -1,7 +1,8 @@
 """The MPI library: the only importer of mpi4py.
 
-MPI is started here, by the first ``init_process_group`` and not by ``import mpicoll``. Whoever started MPI ends it: mpi4py
-itself where the import of ``mpi4py.MPI`` started it, mpicoll where ``mpi4py.rc.initialize`` was off, the user otherwise.
+MPI is started here, by the first ``init_process_group`` and not by ``import mpicoll``. Whoever started MPI ends it:
+mpi4py itself where the import of ``mpi4py.MPI`` started it, mpicoll where ``mpi4py.rc.initialize`` was off, the user
+otherwise.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def _refuse_in_worker_process() -> None:
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         raise LaunchError(
-            f"process {os.getpid()} is a worker that multiprocessing started, not a rank of the job: starting MPI here would"
-            " harm the job. Communicate in the rank itself and hand the worker plain data"
+            f"process {os.getpid()} is a worker that multiprocessing started, not a rank of the job: starting MPI here"
+            " would harm the job. Communicate in the rank itself and hand the worker plain data"
         )
 
 
@@ -80,6 +81,12 @@ def name() -> str:
     """The MPI library in a few words, as ``MPICH 5.0.2`` or ``Open MPI v5.0.11``."""
     first = MPI.Get_library_version().split("\n")[0].split(",")[0]
     return " ".join(first.replace("\x00", "").replace(" Library", "").replace("Version:", " ").split())
+
+
+def tag_upper_bound() -> int:
+    """The largest tag, which is an attribute of MPI.COMM_WORLD and in Open MPI not of communicators split from it."""
+    bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return int(bound)
 
 
 def max_count() -> int:

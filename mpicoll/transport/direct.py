@@ -1,7 +1,7 @@
 """The collectives that move, each by one call of MPI's where its counts allow, in bytes.
 
-Which algorithm is taken depends on sizes that every rank of the group knows, never on what one rank alone sees (its strides,
-its addresses): else the ranks would call different functions.
+Which algorithm is taken depends on sizes that every rank of the group knows, never on what one rank alone sees (its
+strides, its addresses): else the ranks would call different functions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from mpicoll.data.layout import Region, displacements, even_split, pieces
 from mpicoll.mpi import library
 from mpicoll.transport.operation import Operation
 
-# Up to this many bytes in all, the blocks of a list go through one contiguous buffer; above, each goes straight to its place.
+# Up to this many bytes in all, the blocks of a list go through one contiguous buffer; above, each goes straight to its
+# place.
 _PACKED = 1 << 16
 
 

@@ -1,9 +1,9 @@
 """The ordered stream of operations of one communicator.
 
-With MPI_THREAD_MULTIPLE a synchronous operation runs on the caller's thread, and asynchronous ones, in their order, on a helper
-thread of the group: as blocking calls, because MPI's non-blocking collectives stand still while the program computes. With
-MPI_THREAD_SERIALIZED the progress thread makes all the calls, and they are the non-blocking ones, so that it never stands still
-in one group. Below that there is only the caller.
+With MPI_THREAD_MULTIPLE a synchronous operation runs on the caller's thread, and asynchronous ones, in their order, on
+a helper thread of the group: as blocking calls, because MPI's non-blocking collectives stand still while the program
+computes. With MPI_THREAD_SERIALIZED the progress thread makes all the calls, and they are the non-blocking ones, so
+that it never stands still in one group. Below that there is only the caller.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Engine:
             )
 
     def drain(self, give_up: bool = False) -> bool:
-        """Wait for what is under way. With `give_up` not for works that a wait has given up on. Returns whether all is done."""
+        """Wait for what is under way; with `give_up` not for what a wait has given up on. Returns if all is done."""
         with self._changed:
             while self._queue:
                 if give_up and self._queue[0][1].abandoned:

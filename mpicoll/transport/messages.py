@@ -1,7 +1,8 @@
 """Point-to-point messages, which tell their dtype and shape.
 
-A message begins with a header. Up to a few KiB the elements follow in the same MPI message; above, they follow in one of their
-own, under a tag that the header names, so that however receives are posted each gets the elements that belong to its header.
+A message begins with a header. Up to a few KiB the elements follow in the same MPI message; above, they follow in one
+of their own, under a tag that the header names, so that however receives are posted each gets the elements that belong
+to its header.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from mpicoll.data import layout
 from mpicoll.data.arrays import Array
-from mpicoll.data.layout import Region, region_of, scratch
+from mpicoll.data.layout import region_of, scratch
 from mpicoll.errors import ArgumentError, DTypeError, MessageError, mismatch
 from mpicoll.mpi import library
 from mpicoll.transport.steps import post
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 
 _INLINE = 8192
 _LONGEST_HEADER = 4096
-# Tag of the elements (0 where they follow at once), their bytes, number of dimensions, length of the dtype's name, 1 for torch;
-# behind it the dimensions and the name.
+_ALIGNMENT = 16  # of the elements behind a header in the message: some vectorised copies ask for it
+# Tag of the elements (0 where they follow at once), their bytes, number of dimensions, length of the dtype's name, 1
+# for torch; behind it the dimensions and the name.
 _FIXED = struct.Struct("<iqHHB")
 
 
@@ -70,7 +72,7 @@ class Mailbox:
     def __init__(self, comm: Comm, limit: int) -> None:
         self.comm = comm
         self.limit = limit
-        self.tags = divide_tags(comm.Get_attr(library.MPI.TAG_UB))
+        self.tags = divide_tags(library.tag_upper_bound())
         self._next = itertools.count()
 
     def check_tag(self, tag: int) -> None:
@@ -102,7 +104,8 @@ class Mailbox:
     def receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int) -> Steps:
         """Receive from a rank, or from any, the array that `accept` gives for the header. Returns the rank.
 
-        What `accept` raises is raised when the message's elements have been taken in, so that the next message can come.
+        What `accept` raises is raised when the message's elements have been taken in, so that the next message can
+        come.
         """
         message = np.empty(_LONGEST_HEADER + _INLINE, np.uint8)
         any_rank = library.MPI.ANY_SOURCE if rank is None else rank
@@ -150,34 +153,41 @@ class Header:
         return array
 
     def new_array(self) -> Any:
-        """A new tensor or numpy array for the elements."""
-        if self.torch:
-            import torch
+        """A new tensor or numpy array for the elements: of the sender's library, if that has the dtype."""
+        if not self.torch:
+            try:
+                return np.empty(self.shape, _numpy_dtype(self.dtype))
+            except TypeError:  # a DLPack object of a dtype that only torch has
+                pass
+        import torch
 
-            return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
-        return np.empty(self.shape, _numpy_dtype(self.dtype))
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
 
 
 def _pack_header(array: Array, elements_tag: int) -> bytes:
     name, shape = array.dtype.name.encode(), tuple(array.shape)
     fixed = _FIXED.pack(elements_tag, array.nbytes, len(shape), len(name), array.kind == "torch")
     header = fixed + struct.pack(f"<{len(shape)}q", *shape) + name
+    header += bytes(-len(header) % _ALIGNMENT)
     if len(header) > _LONGEST_HEADER:
-        raise DTypeError(f"dtype: expected one with a description of at most {_LONGEST_HEADER} bytes, got {len(name)} bytes")
+        raise DTypeError(
+            f"dtype: expected one with a description of at most {_LONGEST_HEADER} bytes, got {len(name)} bytes"
+        )
     return header
 
 
 def _unpack_header(message: np.ndarray[Any, Any]) -> tuple[Header, int]:
     """The header, and where it ends."""
-    elements_tag, nbytes, dimensions, length, torch = _FIXED.unpack_from(message)
-    shape = struct.unpack_from(f"<{dimensions}q", message, _FIXED.size)
+    elements_tag, nbytes, dimensions, length, torch = _FIXED.unpack_from(message.data)
+    shape = struct.unpack_from(f"<{dimensions}q", message.data, _FIXED.size)
     start = _FIXED.size + 8 * dimensions
     name = message[start : start + length].tobytes().decode()
-    return Header(elements_tag, nbytes, name, shape, bool(torch)), start + length
+    end = start + length
+    return Header(elements_tag, nbytes, name, shape, bool(torch)), end + -end % _ALIGNMENT
 
 
 @lru_cache(maxsize=256)
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    if name.startswith("[") or name.startswith("("):  # a structured dtype, spelled as numpy's own files spell it
+    if name.startswith(("[", "(")):  # a structured dtype, spelled as numpy's own files spell it
         return np.lib.format.descr_to_dtype(ast.literal_eval(name))
     return np.dtype(name)

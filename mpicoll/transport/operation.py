@@ -36,7 +36,8 @@ class Place:
 class Operation:
     """The steps of an operation in order, and the memory that they use.
 
-    Everything that touches a tensor is a step, packing too: the operation before it in the queue may still be writing there.
+    Everything that touches a tensor is a step, packing too: the operation before it in the queue may still be writing
+    there.
     """
 
     __slots__ = ("_after", "_keep", "place", "steps")
@@ -72,7 +73,7 @@ class Operation:
             self.local(partial(_copy, source, target))
 
     def source(self, array: Array, outputs: Sequence[Array] = ()) -> Region:
-        """The elements of an input as contiguous bytes: where they are, or packed if strided or among the outputs' memory."""
+        """The elements of an input as contiguous bytes: where they are; packed if strided or in the outputs' memory."""
         if array.contiguous and not any(layout.share_memory(array, output) for output in outputs):
             return self.keep(layout.region_of(array))
         region = self.scratch(array.nbytes)

@@ -1,7 +1,7 @@
 """Parcels: lists of frames whose number and sizes only the sender knows.
 
-Each operation first tells every rank of the group what is coming, or that some rank has nothing to send because it failed
-(to pickle), so that all ranks raise together and the group stays usable.
+Each operation first tells every rank of the group what is coming, or that some rank has nothing to send because it
+failed (to pickle), so that all ranks raise together and the group stays usable.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Parcels:
         tables = self._all_gather_tables(_table(mine))
         _refuse_failures(tables)
         at_root = self._place.rank == root
-        parcels = [_room(table) for table in tables] if at_root else []
+        parcels = [_room(table) for table in tables.values()] if at_root else []
         operation = Operation(self._place)
         received = [(rank, _region(frame)) for rank, parcel in enumerate(parcels) for frame in parcel]
         operation.exchange([(root, _region(frame)) for frame in _frames(mine)], received)

@@ -1,8 +1,8 @@
 """One thread that moves tasks on: point-to-point everywhere, and everything where one thread must make all MPI calls.
 
-A task is a generator that yields lists of MPI requests and is resumed, with their statuses, when they are done. Whoever comes
-by moves it one step on: the thread of this module, so that it goes on while the program computes or sleeps, or the thread that
-waits for it, so that waiting costs no hand-over.
+A task is a generator that yields lists of MPI requests and is resumed, with their statuses, when they are done. Whoever
+comes by moves it one step on: the thread of this module, so that it goes on while the program computes or sleeps, or
+the thread that waits for it, so that waiting costs no hand-over.
 """
 
 from __future__ import annotations

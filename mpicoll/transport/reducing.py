@@ -1,8 +1,8 @@
 """The collectives that reduce: by MPI's reductions, or by folding every rank's elements in the order of the ranks.
 
-A reduction works on `work`, a contiguous numpy array of the dtype that MPI reduces: a view of the user's elements where they
-are contiguous and MPI can reduce them, else scratch. Buffers are cut by rules that depend on dtype, operation and number of
-elements only, which every rank knows.
+A reduction works on `work`, a contiguous numpy array of the dtype that MPI reduces: a view of the user's elements where
+they are contiguous and MPI can reduce them, else scratch. Buffers are cut by rules that depend on dtype, operation and
+number of elements only, which every rank knows.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def reduce_scatter(op: Operation, output: Array, inputs: list[Array], counts: li
             else:
                 _reduce_work(op, block, None, how, root)
     elif len(set(counts)) == 1:
-        op.call("Reduce_scatter_block", _spec(sent, how), _spec(result, how), how.mpi_op)
+        # mpi4py takes the count of one block on both sides.
+        op.call("Reduce_scatter_block", [sent, result.size, how.mpi_type], _spec(result, how), how.mpi_op)
     else:
         op.call("Reduce_scatter", _spec(sent, how), _spec(result, how), counts, how.mpi_op)
     _finish(op, how, result)
@@ -110,7 +111,7 @@ def _all_reduce_work(op: Operation, work: Numpy, how: Reduction) -> None:
 
 
 def _reduce_work(op: Operation, work: Numpy, result: Numpy | None, how: Reduction, root: int) -> None:
-    """Steps that leave the reduction of every rank's `work` in the root's, which is `result` there and None elsewhere."""
+    """Steps that leave the reduction of every rank's `work` in the root's; `result` is it there and None elsewhere."""
     for first, count in pieces(work.size, _piece(op, how)):
         part = work[first : first + count]
         at_root = result is not None

@@ -1,8 +1,8 @@
-"""The steps that an operation is made of. An operation is a list of them, which every rank of the group carries out in order.
+"""The steps that an operation is made of: a list which every rank of the group carries out in order.
 
-Each step can be run (MPI's blocking call) or started (its non-blocking twin). The two do not match each other across ranks,
-so a job uses one kind throughout: it runs steps where MPI may be called from any thread, and starts them where one thread
-makes all the calls and must not block in one of them.
+Each step can be run (MPI's blocking call) or started (its non-blocking twin). The two do not match each other across
+ranks, so a job uses one kind throughout: it runs steps where MPI may be called from any thread, and starts them where
+one thread makes all the calls and must not block in one of them.
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class Local:
 class Exchange:
     """Blocks sent to and received from ranks of the communicator, all at once.
 
-    It takes the place of MPI's Gatherv, Scatterv and Alltoallv: there no rank knows all the sizes, so the ranks could not
-    agree on another algorithm once one of them has a block beyond MPI's largest count. Here a block is a message of its own.
+    It takes the place of MPI's Gatherv, Scatterv and Alltoallv: there no rank knows all the sizes, so the ranks could
+    not agree on another algorithm once one of them has a block beyond MPI's largest count. Here a block is a message of
+    its own.
     """
 
     __slots__ = ("limit", "receives", "sends", "tag")
@@ -113,8 +114,8 @@ class Exchange:
 def post(method: Callable[..., Request], region: Region, rank: int, tag: int, limit: int) -> Request:
     """Send or receive (`method` is Isend or Irecv of a communicator) a region as one message, whatever its size.
 
-    Above `limit` bytes it travels as one element of a datatype made of blocks: a message is then never cut in two, which
-    receives from any source could not put together again.
+    Above `limit` bytes it travels as one element of a datatype made of blocks: a message is then never cut in two,
+    which receives from any source could not put together again.
     """
     mpi = library.MPI
     if region.nbytes <= limit:

@@ -33,7 +33,19 @@ class Work:
         (True, True, True)
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_event", "_lock", "_outputs", "_ranks", "abandoned", "drive", "source", "where")
+    __slots__ = (
+        "_callbacks",
+        "_done",
+        "_error",
+        "_event",
+        "_lock",
+        "_outputs",
+        "_ranks",
+        "abandoned",
+        "drive",
+        "source",
+        "where",
+    )
 
     def __init__(self, where: str, outputs: list[Any], ranks: Sequence[int] = ()) -> None:
         self.where = where
@@ -61,7 +73,9 @@ class Work:
         if not self._done and not self._await(None if timeout is None else seconds(timeout)):
             self.abandoned = True
             assert timeout is not None
-            error = CollectiveTimeoutError(f"not done after {seconds(timeout):g} s. Another rank may not have called it")
+            error = CollectiveTimeoutError(
+                f"not done after {seconds(timeout):g} s. Another rank may not have called it"
+            )
             error.locate(self.where)
             raise error
         if self._error is not None:
