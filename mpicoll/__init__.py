@@ -29,21 +29,10 @@ from mpicoll.api.collectives import (
 )
 from mpicoll.api.groups import (
     GroupMember,
-    destroy_process_group,
-    get_backend,
     get_global_rank,
     get_group_rank,
-    get_local_world_size,
-    get_node_local_rank,
-    get_pg_count,
     get_process_group_ranks,
-    get_rank,
-    get_world_size,
     group,
-    init_process_group,
-    is_available,
-    is_initialized,
-    local_device,
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
@@ -64,6 +53,19 @@ from mpicoll.api.reductions import (
     reduce_scatter,
     reduce_scatter_single,
     reduce_scatter_tensor,
+)
+from mpicoll.api.world import (
+    destroy_process_group,
+    get_backend,
+    get_local_world_size,
+    get_node_local_rank,
+    get_pg_count,
+    get_rank,
+    get_world_size,
+    init_process_group,
+    is_available,
+    is_initialized,
+    local_device,
 )
 from mpicoll.data.reduction import ReduceOp
 from mpicoll.errors import (

@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+from mpicoll.data import reduction
+from mpicoll.errors import ArgumentError, mismatch
+
 Tensors = Sequence[torch.Tensor]
 
 
@@ -31,3 +34,25 @@ def apply(
     """Run a collective on tensors, so that the gradients of its outputs become those of its inputs by its adjoint."""
     outputs: tuple[torch.Tensor, ...] = _Collective.apply(run, adjoint, *inputs)  # type: ignore[no-untyped-call]
     return outputs
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy without a history, for a collective that works in place."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """A new tensor of the same shape and dtype, for an output."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+
+
+def scale(op: Any, size: int, inputs: Tensors) -> complex:
+    """What the sum of the ranks' gradients is multiplied by for this rank, after a reduction over `size` ranks."""
+    known = reduction.as_op(op)
+    if known.name == "AVG":
+        return 1.0 / size
+    if known.name == "PREMUL_SUM" and known.factor is not None:
+        return known.factor.conjugate()
+    if known.name != "SUM" and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        raise ArgumentError(mismatch("op", "SUM, AVG or PREMUL_SUM, which have gradients", known.name))
+    return 1.0

@@ -33,7 +33,8 @@ def broadcast(
         A Work if `async_op`, else None.
 
     Raises:
-        ArgumentError: No source, two, or one outside the group; an output that is read-only or overlaps itself.
+        ArgumentError: No source, two, or one outside the group; a tensor that overlaps itself, or is read-only
+            where it is written.
         DTypeError: It is not an array.
 
     MPI_Bcast. Example:
@@ -45,7 +46,7 @@ def broadcast(
     """
     pg = resolve(group)
     root = checks.root(pg, src, group_src, "src")
-    array = checks.input_array(tensor) if pg.rank() == root else checks.output_array(tensor)
+    array = checks.in_place_array(tensor, pg.rank() != root)
     operation = pg.operation()
     direct.broadcast(operation, array, root)
     return pg.carry_out(operation, "broadcast", [tensor], async_op)

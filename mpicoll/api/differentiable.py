@@ -1,9 +1,9 @@
 """The collectives as functions with gradients, for torch tensors.
 
 ``mpicoll.differentiable.all_reduce(x)`` returns the sum and leaves x as it is. The names and signatures are those of
-``torch.distributed.nn.functional``. What the ranks compute together is one function of all their inputs; ``backward`` is
-collective too, and gives each rank the gradient of the sum of all ranks' losses. The reductions have gradients for SUM,
-AVG and PREMUL_SUM.
+``torch.distributed.nn.functional``. What the ranks compute together is one function of all their inputs; ``backward``
+is collective too, and gives each rank the gradient of the sum of all ranks' losses. The reductions have gradients for
+SUM, AVG and PREMUL_SUM.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from mpicoll.api import collectives, reductions
 from mpicoll.api.entry import Group, entry
-from mpicoll.data import reduction
 from mpicoll.data.arrays import is_torch
 from mpicoll.data.reduction import ReduceOp
-from mpicoll.errors import ArgumentError, DTypeError, mismatch
+from mpicoll.errors import DTypeError, mismatch
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.groups.world import resolve
 from mpicoll.guard import checks
@@ -63,7 +62,7 @@ def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
         return [output]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _copy(gradients[0])
+        total = _torch().copy(gradients[0])
         reductions.reduce(total, src, group=pg)
         return [total if pg.rank() == pg.group_rank(src) else total.zero_()]
 
@@ -87,15 +86,15 @@ def all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: Group = None) -> T
         True
     """
     pg, (given,) = _enter(group, tensor)
-    scale = _scale(op, pg, [given])
+    scale = _torch().scale(op, pg.size(), [given])
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        output = _copy(inputs[0])
+        output = _torch().copy(inputs[0])
         reductions.all_reduce(output, op, pg)
         return [output]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _copy(gradients[0])
+        total = _torch().copy(gradients[0])
         reductions.all_reduce(total, group=pg)
         return [total * scale]
 
@@ -120,15 +119,15 @@ def reduce(tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, group: Group = None
         1.0
     """
     pg, (given,) = _enter(group, tensor)
-    scale = _scale(op, pg, [given])
+    scale = _torch().scale(op, pg.size(), [given])
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        output = _copy(inputs[0])
+        output = _torch().copy(inputs[0])
         reductions.reduce(output, dst, op, pg)
         return [output]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _copy(gradients[0])
+        total = _torch().copy(gradients[0])
         collectives.broadcast(total, dst, pg)
         return [total * scale]
 
@@ -153,12 +152,12 @@ def all_gather(tensor: Tensor, group: Group = None) -> tuple[Tensor, ...]:
     pg, (given,) = _enter(group, tensor)
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        outputs = [_like(inputs[0]) for _ in range(pg.size())]
+        outputs = [_torch().like(inputs[0]) for _ in range(pg.size())]
         collectives.all_gather(outputs, inputs[0], pg)
         return outputs
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _like(gradients[0])
+        total = _torch().like(gradients[0])
         reductions.reduce_scatter(total, list(gradients), group=pg)
         return [total]
 
@@ -188,7 +187,7 @@ def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor, group: G
         return [output.detach()]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _like(given)
+        total = _torch().like(given)
         reductions.reduce_scatter_tensor(total, gradients[0], group=pg)
         return [total]
 
@@ -215,12 +214,12 @@ def gather(tensor: Tensor, dst: int = 0, group: Group = None) -> tuple[Tensor, .
     at_root = pg.rank() == pg.group_rank(dst)
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        outputs = [_like(inputs[0]).zero_() for _ in range(pg.size())]
+        outputs = [_torch().like(inputs[0]).zero_() for _ in range(pg.size())]
         collectives.gather(inputs[0], outputs if at_root else None, dst, pg)
         return outputs
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _like(given)
+        total = _torch().like(given)
         collectives.scatter(total, list(gradients) if at_root else None, dst, pg)
         return [total]
 
@@ -248,12 +247,12 @@ def scatter(tensors: Sequence[Tensor], src: int = 0, group: Group = None) -> Ten
     at_root = pg.rank() == pg.group_rank(src)
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
-        output = _like(inputs[pg.rank()])
+        output = _torch().like(inputs[pg.rank()])
         collectives.scatter(output, list(inputs) if at_root else None, src, pg)
         return [output]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        totals = [_like(tensor).zero_() for tensor in given]
+        totals = [_torch().like(tensor).zero_() for tensor in given]
         collectives.gather(gradients[0], totals if at_root else None, src, pg)
         return totals
 
@@ -278,14 +277,14 @@ def reduce_scatter(output: Tensor, input_list: Sequence[Tensor], op: Any = Reduc
         1.0
     """
     pg, given = _enter(group, *input_list)
-    scale = _scale(op, pg, given)
+    scale = _torch().scale(op, pg.size(), given)
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         reductions.reduce_scatter(output.detach(), list(inputs), op, pg)
         return [output.detach()]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        totals = [_like(tensor) for tensor in given]
+        totals = [_torch().like(tensor) for tensor in given]
         collectives.all_gather(totals, gradients[0], pg)
         return [total * scale for total in totals]
 
@@ -310,14 +309,14 @@ def reduce_scatter_tensor(output: Tensor, input: Tensor, op: Any = ReduceOp.SUM,
         1.0
     """
     pg, (target, given) = _enter(group, output, input)
-    scale = _scale(op, pg, [given])
+    scale = _torch().scale(op, pg.size(), [given])
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         reductions.reduce_scatter_tensor(target.detach(), inputs[0], op, pg)
         return [target.detach()]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _like(given)
+        total = _torch().like(given)
         collectives.all_gather_into_tensor(total, gradients[0], pg)
         return [total * scale]
 
@@ -350,7 +349,7 @@ def all_to_all(
         return [output.detach() for output in outputs]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        totals = [_like(tensor) for tensor in given]
+        totals = [_torch().like(tensor) for tensor in given]
         collectives.all_to_all(totals, list(gradients), pg)
         return totals
 
@@ -388,7 +387,7 @@ def all_to_all_single(
         return [target.detach()]
 
     def adjoint(gradients: Sequence[Tensor]) -> list[Tensor]:
-        total = _like(given)
+        total = _torch().like(given)
         collectives.all_to_all_single(total, gradients[0], input_split_sizes, output_split_sizes, pg)
         return [total]
 
@@ -409,28 +408,7 @@ def _apply(run: Any, adjoint: Any, inputs: Sequence[Tensor]) -> tuple[Tensor, ..
     return autograd_torch.apply(run, adjoint, inputs)
 
 
-def _scale(op: Any, pg: ProcessGroup, inputs: Sequence[Tensor]) -> complex:
-    """What the sum of the gradients is multiplied by for this rank."""
-    import torch
+def _torch() -> Any:
+    from mpicoll.api import autograd_torch
 
-    known = reduction.as_op(op)
-    if known.name not in ("SUM", "AVG", "PREMUL_SUM"):
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-            raise ArgumentError(mismatch("op", "SUM, AVG or PREMUL_SUM, which have gradients", known.name))
-        return 1.0
-    factor = 1.0 / pg.size() if known.name == "AVG" else known.factor
-    if factor is None:
-        return 1.0
-    return factor.conjugate()
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    import torch
-
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _like(tensor: Tensor) -> Tensor:
-    import torch
-
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+    return autograd_torch

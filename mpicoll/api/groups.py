@@ -1,4 +1,4 @@
-"""The world and its groups: start and finish, who is who, new groups."""
+"""The groups: new ones, and who is who in them."""
 
 from __future__ import annotations
 
@@ -8,200 +8,10 @@ from mpicoll.api.entry import Group, entry
 from mpicoll.errors import ArgumentError, mismatch
 from mpicoll.groups import world
 from mpicoll.groups.group import GroupMember as _GroupMember
-from mpicoll.groups.group import NotAMember, ProcessGroup
-from mpicoll.guard import checks, failures
+from mpicoll.groups.group import ProcessGroup
+from mpicoll.guard import checks
 from mpicoll.mpi import library
 from mpicoll.transport.work import Timeout, seconds
-
-_BACKENDS = {"mpicoll", "mpi", "gloo", "nccl", "ucc", "xccl", "undefined"}
-
-
-@entry
-def init_process_group(
-    backend: str | None = None,
-    init_method: str | None = None,
-    timeout: Timeout = None,
-    world_size: int = -1,
-    rank: int = -1,
-    store: Any = None,
-    group_name: str = "",
-    pg_options: Any = None,
-    device_id: Any = None,
-    _ranks: list[int] | None = None,
-    comm: Any = None,
-) -> None:
-    """Make the default group of all ranks, and start MPI unless it is running.
-
-    Collective over `comm`. Needs no argument: rank and size are the communicator's. Sets ``RANK WORLD_SIZE LOCAL_RANK
-    LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT`` in the environment where they are unset. From here on a rank that fails
-    (an uncaught exception, ``sys.exit`` with a status, Ctrl-C) ends the job.
-
-    Args:
-        backend: Any of torch's names, so that ported code runs; what carries the traffic is MPI.
-        init_method: Not needed; MPI knows where the ranks are.
-        timeout: How long an operation may take, as a timedelta or in seconds; 30 minutes by default.
-        world_size: The size that the communicator must have, if given.
-        rank: The rank that this process must have, if given.
-        store: Not needed.
-        group_name: Not needed.
-        pg_options: Not needed.
-        device_id: Not needed.
-        _ranks: Taken for the sake of torch's signature.
-        comm: An mpi4py communicator to take in place of MPI.COMM_WORLD. It is duplicated.
-
-    Raises:
-        ArgumentError: It has been called before; a backend that torch does not know; not a communicator.
-        LaunchError: The environment says other than MPI: a world of size 1 under a launcher that started more,
-            variables or arguments that disagree (on every rank, if on one), or a worker process.
-
-    MPI_Init_thread, MPI_Comm_dup. Example:
-        >>> import mpicoll as dist
-        >>> dist.is_initialized()  # this example runs where init_process_group() has been called
-        True
-    """
-    if world.is_initialized():
-        raise ArgumentError(
-            "the default group: expected none yet, got a second call. Call destroy_process_group() before it"
-        )
-    _check_backend(backend)
-    limit = world.DEFAULT_TIMEOUT if timeout is None else seconds(timeout)
-    library.start()
-    failures.install()
-    if comm is not None and (not isinstance(comm, library.MPI.Intracomm) or comm == library.MPI.COMM_NULL):
-        raise ArgumentError(mismatch("comm", "an mpi4py intracommunicator", repr(comm)))
-    world.start_world(comm, limit, rank, world_size)
-
-
-def _check_backend(backend: Any) -> None:
-    # "nccl", or "cpu:gloo,cuda:nccl".
-    names = {part.rpartition(":")[2].lower() for part in str(backend or "mpicoll").split(",")}
-    if not names <= _BACKENDS:
-        raise ArgumentError(
-            mismatch("backend", f"one of {', '.join(sorted(_BACKENDS - {'undefined'}))}", repr(backend))
-        )
-
-
-@entry
-def destroy_process_group(group: Group = None) -> None:
-    """Wait for what is under way, and free a group; the default group with all others.
-
-    Called by every member of the group. MPI itself goes on, and `init_process_group` may be called again.
-
-    Args:
-        group: The group; None is the default group.
-
-    Raises:
-        NotInitializedError: There is no default group, or the group has been destroyed before.
-
-    MPI_Comm_free. Example:
-        >>> import mpicoll as dist
-        >>> pair = dist.new_group([0])
-        >>> if dist.get_rank(pair) >= 0:
-        ...     dist.destroy_process_group(pair)
-    """
-    pg = world.resolve(group, collective=False)
-    if pg is world.default_group():
-        world.end_world()
-        failures.uninstall()
-    else:
-        world.current().free(pg)
-
-
-def is_available() -> bool:
-    """Whether the package can be used: always, as torch.distributed asks it of itself."""
-    return True
-
-
-def is_initialized() -> bool:
-    """Whether there is a default group. Local."""
-    return world.is_initialized()
-
-
-@entry
-def get_backend(group: Group = None) -> str:
-    """The name of the backend, ``"mpicoll"``.
-
-    Args:
-        group: The group; None is the default group.
-
-    Raises:
-        ArgumentError: This rank is not in the group.
-    """
-    try:
-        world.resolve(group, collective=False)
-    except NotAMember:
-        raise ArgumentError("group: expected one with this rank in it, got GroupMember.NON_GROUP_MEMBER") from None
-    return "mpicoll"
-
-
-@entry
-def get_rank(group: Group = None) -> int:
-    """This process's rank in a group, or -1 if it is not in it. Local.
-
-    Args:
-        group: The group; None is the default group.
-    """
-    try:
-        return world.resolve(group, collective=False).rank()
-    except NotAMember:
-        return -1
-
-
-@entry
-def get_world_size(group: Group = None) -> int:
-    """The number of ranks in a group, or -1 if this process is not in it. Local.
-
-    Args:
-        group: The group; None is the default group.
-    """
-    try:
-        return world.resolve(group, collective=False).size()
-    except NotAMember:
-        return -1
-
-
-@entry
-def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """This rank among those that share memory with it. Local.
-
-    Args:
-        fallback_rank: What to return before `init_process_group`.
-
-    MPI_Comm_split_type with MPI_COMM_TYPE_SHARED, whatever the launcher says.
-    """
-    if fallback_rank is not None and not world.is_initialized():
-        return fallback_rank
-    return world.current().local_rank
-
-
-@entry
-def get_local_world_size() -> int:
-    """The number of ranks that share memory with this one, itself among them. Local."""
-    return world.current().local_size
-
-
-@entry
-def get_pg_count() -> int:
-    """The number of groups that this rank is in and that are not destroyed, the default group among them. Local."""
-    return len(world.current().groups)
-
-
-@entry
-def local_device() -> Any:
-    """The torch.device for this rank: the GPU of its local rank, counted round, or the CPU where there is none. Local.
-
-    Example:
-        >>> import mpicoll as dist, torch
-        >>> torch.zeros(1, device=dist.local_device()).shape
-        torch.Size([1])
-    """
-    import torch
-
-    local_rank = world.current().local_rank
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    if accelerator is None:
-        return torch.device("cpu")
-    return torch.device(accelerator.type, local_rank % torch.accelerator.device_count())
 
 
 @entry
@@ -275,7 +85,7 @@ def new_group(
         True
     """
     here = world.current()
-    _check_backend(backend)
+    checks.backend_name(backend)
     limit = here.default.timeout if timeout is None else seconds(timeout)
     if comm is not None:
         if ranks is not None:
@@ -340,7 +150,7 @@ def split_group(
     """
     here = world.current()
     parent = world.resolve(parent_pg)
-    _check_backend(backend)
+    checks.backend_name(backend)
     parts = _check_parts(split_ranks, "split_ranks", parent.size())
     limit = parent.timeout if timeout is None else seconds(timeout)
     return _divide(here, parent, parts, limit, group_desc) or None
@@ -452,7 +262,7 @@ def new_subgroups_by_enumeration(
 def _subgroups(
     here: world.World, parent: ProcessGroup, parts: list[list[int]], timeout: Timeout, backend: Any, name: str | None
 ) -> tuple[Any, list[Any]]:
-    _check_backend(backend)
+    checks.backend_name(backend)
     mine = _divide(here, parent, parts, parent.timeout if timeout is None else seconds(timeout), name)
     return mine, [mine if parent.rank() in part else _GroupMember.NON_GROUP_MEMBER for part in parts]
 

@@ -87,7 +87,7 @@ def reduce(
     """
     pg = resolve(group)
     root = checks.root(pg, dst, group_dst, "dst")
-    array = checks.output_array(tensor) if pg.rank() == root else checks.input_array(tensor)
+    array = checks.in_place_array(tensor, pg.rank() == root)
     how = reduction.find(reduction.as_op(op), array.dtype)
     operation = pg.operation()
     reducing.reduce(operation, array, how, root)

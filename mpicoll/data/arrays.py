@@ -170,7 +170,7 @@ def _find_describer(array: Any) -> Callable[[Any], Array]:
 
 
 def _describe_torch(tensor: torch.Tensor) -> Array:
-    if not tensor.is_cpu or tensor.layout is not _strided():
+    if not tensor.is_cpu or tensor.layout is not _strided() or tensor.is_nested:
         raise DTypeError(
             f"tensor: expected a dense tensor on the CPU, got {_layout_name(tensor)} on {tensor.device}."
             " Convert it with .cpu() or .to_dense()"

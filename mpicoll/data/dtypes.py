@@ -37,6 +37,11 @@ class DType:
     wide: str | None = None
     mpi: str | None = None
 
+    @property
+    def in_numpy(self) -> bool:
+        """Whether numpy itself has the dtype."""
+        return self.name in ("bool", self.carrier.name)
+
 
 def _row(name: str, carrier: str, family: Family, mpi: str | None = None, wide: str | None = None) -> DType:
     dtype: np.dtype[Any] = np.dtype(carrier)
@@ -112,8 +117,11 @@ def _opaque(name: str, itemsize: int) -> DType:
 
 
 def _spelling(dtype: np.dtype[Any]) -> str:
-    # A name from which `numpy.dtype` makes the same dtype again, in another process; ml_dtypes' dtypes have only a
-    # name.
+    # A name of which `numpy.dtype` makes the same dtype again, in another process.
     if dtype.names is not None or dtype.subdtype is not None:
         return repr(np.lib.format.dtype_to_descr(dtype))
-    return str(dtype.name if dtype.kind == "V" and not dtype.name.startswith("void") else dtype.str)
+    try:
+        spelled = np.dtype(dtype.str) == dtype
+    except TypeError:
+        spelled = False
+    return str(dtype.str if spelled else dtype.name)  # ml_dtypes' dtypes have but a name

@@ -6,7 +6,8 @@ NaNs or zeros of both signs. So
 - float16, bfloat16 and complex32 are widened, reduced in single precision and rounded once;
 - bool is made 0 and 1 and reduced by the bitwise operation that means the same;
 - MIN and MAX of floats reduce integers in the same memory which sort as the floats do, NaN first;
-- AVG divides and PREMUL_SUM multiplies in place.
+- AVG divides and PREMUL_SUM multiplies in place;
+- small integers are summed in 32 bits where the MPI would saturate them.
 """
 
 from __future__ import annotations
@@ -200,6 +201,9 @@ _FOLDS = {
 }
 
 
+_SMALL_INTEGERS = {"int8": "int32", "int16": "int32", "uint8": "uint32", "uint16": "uint32"}
+
+
 def _make(
     dtype: DType,
     mpi_op: str,
@@ -207,13 +211,16 @@ def _make(
     before: Callable[[Numpy], None] | None = None,
     after: Callable[[Numpy, int], None] | None = None,
 ) -> Reduction:
-    wide = dtypes.named(dtype.wide, 0) if dtype.wide else dtype
+    wide_name = dtype.wide
+    if mpi_op == "SUM" and dtype.name in _SMALL_INTEGERS and library.saturates_small_sums():
+        wide_name = _SMALL_INTEGERS[dtype.name]
+    wide = dtypes.named(wide_name, 0) if wide_name else dtype
     return Reduction(
         dtype,
         wide.carrier,
         getattr(library.MPI, wide.mpi or ""),
         getattr(library.MPI, mpi_op),
-        dtype.wide is not None,
+        wide_name is not None,
         before,
         after,
         _FOLDS[mpi_op],

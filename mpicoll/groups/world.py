@@ -242,8 +242,8 @@ def current() -> World:
     if _world is None:
         if _forked_from is not None:
             raise LaunchError(
-                f"process {os.getpid()} was forked from a rank, process {_forked_from}, and is none: it must not use MPI"
-                ". Communicate in the rank itself and hand the child plain data"
+                f"process {os.getpid()} was forked from a rank (process {_forked_from}) and is none: it cannot use MPI."
+                " Communicate in the rank itself and hand the child plain data"
             )
         raise NotInitializedError(_over)
     return _world

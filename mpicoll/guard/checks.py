@@ -25,8 +25,13 @@ def input_array(array: Any, name: str = "tensor") -> Array:
 
 def output_array(array: Any, name: str = "tensor") -> Array:
     """An array to write to: not read-only, and no two elements in one place."""
+    return in_place_array(array, True, name)
+
+
+def in_place_array(array: Any, written: bool, name: str = "tensor") -> Array:
+    """An array that is read on some ranks and `written` on others, and refused on all of them for the same overlap."""
     described = input_array(array, name)
-    if not described.writable:
+    if written and not described.writable:
         raise ArgumentError(f"{name}: expected a writable array, got a read-only one. Pass a copy")
     if described.strides is not None and layout.overlaps_itself(described):
         raise ArgumentError(
@@ -204,3 +209,14 @@ def group_ranks(ranks: Any, world_size: int) -> list[int]:
     if not listed:
         raise ArgumentError(mismatch("ranks", "at least one rank", "[]"))
     return listed
+
+
+_BACKENDS = {"mpicoll", "mpi", "gloo", "nccl", "ucc", "xccl", "undefined"}
+
+
+def backend_name(backend: Any) -> None:
+    """A backend is one of torch's names, alone or for each kind of device: ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
+    names = {part.rpartition(":")[2].lower() for part in str(backend or "mpicoll").split(",")}
+    if not names <= _BACKENDS:
+        known = ", ".join(sorted(_BACKENDS - {"undefined"}))
+        raise ArgumentError(mismatch("backend", f"one of {known}", repr(backend)))

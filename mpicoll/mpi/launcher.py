@@ -168,6 +168,16 @@ _KINDS: tuple[_Kind, ...] = (
         cause=_NO_PMI,
         remedies={"": _MPIRUN},
     ),
+    _Kind(
+        name="the environment",
+        sign="WORLD_SIZE",
+        rank=("RANK",),
+        size=("WORLD_SIZE",),
+        local_rank=("LOCAL_RANK",),
+        local_size=("LOCAL_WORLD_SIZE",),
+        cause="these variables start no MPI",
+        remedies={"": "launch with `mpirun -n {n} python script.py`"},
+    ),
 )
 
 # Text in the first line of the library's version -> family, the more special ones first: Cray's says MPICH too.
@@ -223,7 +233,7 @@ def check_world(env: Mapping[str, str], rank: int, size: int, mpi_library: str) 
         more than one process, where no launcher announces more, or where ``MPICOLL_ALLOW_SINGLETON=1`` is set.
     """
     kind = _kind(env)
-    if size != 1 or kind is None or env.get(ALLOW_SINGLETON, "0") not in ("", "0"):
+    if size != 1 or kind is None or _singleton_allowed(env):
         return None
     launcher = detect(env)
     announced = launcher.least_size
@@ -242,6 +252,20 @@ def check_world(env: Mapping[str, str], rank: int, size: int, mpi_library: str) 
     )
 
 
+def check_library(env: Mapping[str, str], mpi_library: str) -> str | None:
+    """Say what is wrong where this launcher makes the start of MPI itself abort, after which nobody could say it.
+
+    Args:
+        env: the environment, as in ``os.environ``.
+        mpi_library: the MPI that mpi4py loaded, by name or as ``MPI.Get_library_version()`` gives it.
+
+    Returns:
+        A text, or None. MPICH 5 aborts under the mpirun of Open MPI 5, whose PMIx it takes for one that it speaks.
+    """
+    fatal = detect(env).name == "Open MPI mpirun" and _family(_short_name(mpi_library)) == "mpich"
+    return check_world(env, 0, 1, mpi_library) if fatal else None
+
+
 def check_variables(env: Mapping[str, str], values: Mapping[str, int]) -> str | None:
     """Say which of torch's variables are set to something else than MPI's value.
 
@@ -253,6 +277,8 @@ def check_variables(env: Mapping[str, str], values: Mapping[str, int]) -> str | 
         A text that gives every disagreeing variable with MPI's value and its own, or None where all agree. A
         variable that is set and holds no integer disagrees.
     """
+    if values.get("WORLD_SIZE") == 1 and _singleton_allowed(env):
+        return None
     wrong = {name: env[name] for name, value in values.items() if name in env and _integer(env[name]) != value}
     if not wrong:
         return None
@@ -266,6 +292,10 @@ def check_variables(env: Mapping[str, str], values: Mapping[str, int]) -> str | 
         f"the environment disagrees with MPI: expected {expected}, got {got}.\n"
         f"`unset {' '.join(wrong)}` before the launch, or {agree}"
     )
+
+
+def _singleton_allowed(env: Mapping[str, str]) -> bool:
+    return env.get(ALLOW_SINGLETON, "0") not in ("", "0")
 
 
 def _kind(env: Mapping[str, str]) -> _Kind | None:

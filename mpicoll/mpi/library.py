@@ -1,18 +1,20 @@
 """The MPI library: the only importer of mpi4py.
 
 MPI is started here, by the first ``init_process_group`` and not by ``import mpicoll``. Whoever started MPI ends it:
-mpi4py itself where the import of ``mpi4py.MPI`` started it, mpicoll where ``mpi4py.rc.initialize`` was off, the user
-otherwise.
+mpicoll where nobody had before ``init_process_group``, mpi4py where the user's import of ``mpi4py.MPI`` did, else the
+user.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import ArgumentError, LaunchError, MPIError, NotInitializedError
+from mpicoll.mpi import launcher
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI
@@ -26,29 +28,55 @@ _INT_MAX = 2**31 - 1
 LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
-def __getattr__(name: str) -> Any:
-    # `library.MPI` is mpi4py.MPI once MPI is running. Importing mpi4py.MPI starts MPI, so it cannot be done at the top.
-    if name == "MPI":
-        from mpi4py import MPI
+# The process that started MPI here, which is the one to end it: not a child forked from it.
+_starter: int | None = None
 
-        globals()["MPI"] = MPI
-        return MPI
+
+def __getattr__(name: str) -> Any:
+    # `library.MPI` is mpi4py.MPI, imported when it is first asked for.
+    if name == "MPI":
+        return _load()
     raise AttributeError(name)
 
 
+def _load() -> Any:
+    """Import mpi4py.MPI without starting MPI. If its import did, mpi4py would end MPI in forked children too."""
+    import mpi4py
+
+    if "mpi4py.MPI" not in sys.modules:
+        wanted, mpi4py.rc.initialize = mpi4py.rc.initialize, False
+        importlib.import_module("mpi4py.MPI")
+        mpi4py.rc.initialize = wanted
+    globals()["MPI"] = sys.modules["mpi4py.MPI"]
+    return sys.modules["mpi4py.MPI"]
+
+
 def start() -> None:
-    """Import mpi4py.MPI and start MPI unless somebody has. Asks for the thread level of ``mpi4py.rc`` (MULTIPLE)."""
+    """Start MPI unless somebody has. Asks for the thread level of ``mpi4py.rc``, which is MULTIPLE by default."""
+    global _starter
     _refuse_in_worker_process()
     import mpi4py
-    from mpi4py import MPI
 
-    globals()["MPI"] = MPI
-    if MPI.Is_finalized():
+    mpi = _load()
+    if mpi.Is_finalized():
         raise NotInitializedError("MPI has been finalised and cannot start again in this process")
-    if not MPI.Is_initialized():
-        wanted = getattr(mpi4py.rc, "thread_level", "multiple") or "multiple"
-        MPI.Init_thread(getattr(MPI, f"THREAD_{wanted.upper()}"))
-        atexit.register(_finish)
+    if mpi.Is_initialized():
+        return
+    message = launcher.check_library(os.environ, name())
+    if message is not None:
+        raise LaunchError(message)
+    wanted = mpi4py.rc.thread_level if mpi4py.rc.threads else "single"
+    mpi.Init_thread(getattr(mpi, f"THREAD_{wanted.upper()}"))
+    _starter = os.getpid()
+
+
+def _finish() -> None:
+    if _starter == os.getpid() and is_running():
+        MPI.Finalize()
+
+
+# At import, so that it comes after whatever the user registers.
+atexit.register(_finish)
 
 
 def _refuse_in_worker_process() -> None:
@@ -58,11 +86,6 @@ def _refuse_in_worker_process() -> None:
             f"process {os.getpid()} is a worker that multiprocessing started, not a rank of the job: starting MPI here"
             " would harm the job. Communicate in the rank itself and hand the worker plain data"
         )
-
-
-def _finish() -> None:
-    if not MPI.Is_finalized():
-        MPI.Finalize()
 
 
 def is_running() -> bool:
@@ -87,6 +110,15 @@ def tag_upper_bound() -> int:
     """The largest tag, which is an attribute of MPI.COMM_WORLD and in Open MPI not of communicators split from it."""
     bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
     return int(bound)
+
+
+def saturates_small_sums() -> bool:
+    """Whether MPI_SUM of 8- and 16-bit integers does not wrap.
+
+    Open MPI's vector instructions saturate, in the part of a message that fills whole vectors, and that is to stay:
+    https://github.com/open-mpi/ompi/issues/8045.
+    """
+    return MPI.get_vendor()[0] == "Open MPI"
 
 
 def max_count() -> int:

@@ -153,20 +153,22 @@ class Header:
         return array
 
     def new_array(self) -> Any:
-        """A new tensor or numpy array for the elements: of the sender's library, if that has the dtype."""
-        if not self.torch:
-            try:
-                return np.empty(self.shape, _numpy_dtype(self.dtype))
-            except TypeError:  # a DLPack object of a dtype that only torch has
-                pass
-        import torch
+        """A new tensor or numpy array for the elements."""
+        if self.torch:
+            import torch
 
-        return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+            return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+        return np.empty(self.shape, _numpy_dtype(self.dtype))
+
+
+def _is_torchs(array: Array) -> bool:
+    # A DLPack object does not tell where it comes from: torch alone has the dtypes that numpy lacks.
+    return array.kind == "torch" or (array.kind == "dlpack" and not array.dtype.in_numpy)
 
 
 def _pack_header(array: Array, elements_tag: int) -> bytes:
     name, shape = array.dtype.name.encode(), tuple(array.shape)
-    fixed = _FIXED.pack(elements_tag, array.nbytes, len(shape), len(name), array.kind == "torch")
+    fixed = _FIXED.pack(elements_tag, array.nbytes, len(shape), len(name), _is_torchs(array))
     header = fixed + struct.pack(f"<{len(shape)}q", *shape) + name
     header += bytes(-len(header) % _ALIGNMENT)
     if len(header) > _LONGEST_HEADER:
