@@ -81,8 +81,8 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: Group = None, async_o
     pg = resolve(group)
     outputs = checks.output_arrays(tensor_list, "tensor_list", pg.size())
     array = checks.input_array(tensor)
-    checks.same_dtype(outputs, "tensor_list", array, "tensor")
-    checks.same_count(outputs[pg.rank()], f"tensor_list[{pg.rank()}]", array.count, f"as of tensor {array}")
+    checks.same_dtypes(outputs, "tensor_list", array, "tensor")
+    checks.same_count(outputs, "tensor_list", pg.rank(), array, "tensor")
     operation = pg.operation()
     direct.all_gather(operation, outputs, array)
     return pg.carry_out(operation, "all_gather", list(tensor_list), async_op)
@@ -126,8 +126,8 @@ def add_all_gather_single(pg: ProcessGroup, operation: Operation, output_tensor:
     """Check the arguments of `all_gather_into_tensor` and add its steps to an operation."""
     output = checks.output_array(output_tensor, "output_tensor")
     array = checks.input_array(input_tensor, "input_tensor")
-    checks.same_dtype([output], "output_tensor", array, "input_tensor")
-    checks.same_count(output, "output_tensor", pg.size() * array.count, f"({pg.size()} ranks times {array})")
+    checks.same_dtype(output, "output_tensor", array, "input_tensor")
+    checks.count_times(output, "output_tensor", pg.size(), array, "input_tensor")
     direct.all_gather_single(operation, output, array)
 
 
@@ -175,8 +175,8 @@ def gather(
     outputs: list[Array] = []
     if at_root:
         outputs = checks.output_arrays(gather_list, "gather_list", pg.size())
-        checks.same_dtype(outputs, "gather_list", array, "tensor")
-        checks.same_count(outputs[root], f"gather_list[{root}]", array.count, f"as of tensor {array}")
+        checks.same_dtypes(outputs, "gather_list", array, "tensor")
+        checks.same_count(outputs, "gather_list", root, array, "tensor")
     operation = pg.operation()
     direct.gather(operation, array, outputs, root)
     return pg.carry_out(operation, "gather", list(gather_list or []), async_op)
@@ -227,8 +227,8 @@ def scatter(
     inputs: list[Array] = []
     if at_root:
         inputs = checks.input_arrays(scatter_list, "scatter_list", pg.size())
-        checks.same_dtype(inputs, "scatter_list", output, "tensor")
-        checks.same_count(inputs[root], f"scatter_list[{root}]", output.count, f"as of tensor {output}")
+        checks.same_dtypes(inputs, "scatter_list", output, "tensor")
+        checks.same_count(inputs, "scatter_list", root, output, "tensor")
     operation = pg.operation()
     direct.scatter(operation, output, inputs, root)
     return pg.carry_out(operation, "scatter", [tensor], async_op)
@@ -267,10 +267,10 @@ def all_to_all(
     pg = resolve(group)
     outputs = checks.output_arrays(output_tensor_list, "output_tensor_list", pg.size())
     inputs = checks.input_arrays(input_tensor_list, "input_tensor_list", pg.size())
-    mine = pg.rank()
-    checks.same_dtype(outputs, "output_tensor_list", inputs[mine], f"input_tensor_list[{mine}]")
-    checks.same_dtype(inputs, "input_tensor_list", inputs[mine], f"input_tensor_list[{mine}]")
-    checks.same_count(outputs[mine], f"output_tensor_list[{mine}]", inputs[mine].count, "as of this rank's own input")
+    mine = inputs[pg.rank()]
+    checks.same_dtypes(outputs, "output_tensor_list", mine, "this rank's own input")
+    checks.same_dtypes(inputs, "input_tensor_list", mine, "this rank's own input")
+    checks.same_count(outputs, "output_tensor_list", pg.rank(), mine, "this rank's own input")
     operation = pg.operation()
     direct.all_to_all(operation, outputs, inputs)
     return pg.carry_out(operation, "all_to_all", list(output_tensor_list), async_op)
@@ -317,7 +317,7 @@ def all_to_all_single(
     pg = resolve(group)
     target = checks.output_array(output, "output")
     source = checks.input_array(input, "input")
-    checks.same_dtype([target], "output", source, "input")
+    checks.same_dtype(target, "output", source, "input")
     sizes = checks.splits(output_split_sizes, target, "output", pg.size())
     sent = checks.splits(input_split_sizes, source, "input", pg.size())
     checks.same_block(sizes[pg.rank()], sent[pg.rank()], source)

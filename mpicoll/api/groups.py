@@ -61,7 +61,7 @@ def new_group(
 
     Args:
         ranks: Global ranks; None is all.
-        timeout: How long an operation may take; the default group's by default.
+        timeout: How long a wait for a Work may take; the default group's by default.
         backend: As of `init_process_group`.
         pg_options: Not needed.
         use_local_synchronization: The members alone call this.
@@ -131,7 +131,7 @@ def split_group(
     Args:
         parent_pg: The group to divide; None is the default group.
         split_ranks: The parts: ranks in the parent, each in one part at most. A part is ordered as it is given.
-        timeout: How long an operation may take; the parent's by default.
+        timeout: How long a wait for a Work may take; the parent's by default.
         pg_options: Not needed.
         group_desc: A name for error texts.
         backend: As of `init_process_group`.
@@ -193,7 +193,7 @@ def new_subgroups(
     Args:
         group_size: The ranks of a part; the ranks of a node by default.
         group: The group to divide; None is the default group.
-        timeout: How long an operation may take; the group's by default.
+        timeout: How long a wait for a Work may take; the group's by default.
         backend: As of `init_process_group`.
         pg_options: Not needed.
         group_desc: A name for error texts.
@@ -234,7 +234,7 @@ def new_subgroups_by_enumeration(
 
     Args:
         ranks_per_subgroup_list: The parts: global ranks, each in one part at most.
-        timeout: How long an operation may take; the default group's by default.
+        timeout: How long a wait for a Work may take; the default group's by default.
         backend: As of `init_process_group`.
         pg_options: Not needed.
         group_desc: A name for error texts.

@@ -126,8 +126,8 @@ def reduce_scatter(
     pg = resolve(group)
     target = checks.output_array(output, "output")
     inputs = checks.input_arrays(input_list, "input_list", pg.size())
-    checks.same_dtype(inputs, "input_list", target, "output")
-    checks.same_count(inputs[pg.rank()], f"input_list[{pg.rank()}]", target.count, f"as of output {target}")
+    checks.same_dtypes(inputs, "input_list", target, "output")
+    checks.same_count(inputs, "input_list", pg.rank(), target, "output")
     how = reduction.find(reduction.as_op(op), target.dtype)
     operation = pg.operation()
     reducing.reduce_scatter(operation, target, inputs, [array.count for array in inputs], how)
@@ -173,8 +173,8 @@ def add_reduce_scatter_single(pg: ProcessGroup, operation: Operation, output: An
     """Check the arguments of `reduce_scatter_tensor` and add its steps to an operation."""
     target = checks.output_array(output, "output")
     array = checks.input_array(input, "input")
-    checks.same_dtype([target], "output", array, "input")
-    checks.same_count(array, "input", pg.size() * target.count, f"({pg.size()} ranks times output {target})")
+    checks.same_dtype(target, "output", array, "input")
+    checks.count_times(array, "input", pg.size(), target, "output")
     how = reduction.find(reduction.as_op(op), target.dtype)
     reducing.reduce_scatter(operation, target, [array], layout.even_split(array.count, pg.size()), how)
 

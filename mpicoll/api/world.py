@@ -36,7 +36,7 @@ def init_process_group(
     Args:
         backend: Any of torch's names, so that ported code runs; what carries the traffic is MPI.
         init_method: Not needed; MPI knows where the ranks are.
-        timeout: How long an operation may take, as a timedelta or in seconds; 30 minutes by default.
+        timeout: How long a wait for a Work may take, as a timedelta or in seconds; 30 minutes by default.
         world_size: The size that the communicator must have, if given.
         rank: The rank that this process must have, if given.
         store: Not needed.

@@ -187,7 +187,7 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
     else:
         strides = tuple(step * dtype.itemsize for step in tensor.stride())
         array = Array(tensor, "torch", dtype, tensor.shape, pointer, tensor.numel(), strides)
-    if tensor.is_neg() or tensor.is_conj():
+    if tensor.is_neg() or (dtype.family == "complex" and tensor.is_conj()):
         return IndirectArray(
             array, lambda flat: _torch_copy(flat, tensor, True), lambda flat: _torch_copy(flat, tensor)
         )
@@ -219,7 +219,7 @@ def _describe_numpy(array: np.ndarray[Any, Any]) -> Array:
     dtype = dtypes.from_numpy(array.dtype)
     flags = array.flags
     strides = None if flags.c_contiguous else array.strides
-    pointer = array.ctypes.data if array.size else 0
+    pointer = array.__array_interface__["data"][0] if array.size else 0
     described = Array(array, "numpy", dtype, array.shape, pointer, array.size, strides, flags.writeable)
     if not array.dtype.isnative:
         return _describe_swapped(described, array)

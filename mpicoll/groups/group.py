@@ -23,7 +23,7 @@ class ProcessGroup:
         name: Its name, which error texts give.
         ranks: The global ranks of its members, in the order of their ranks in the group.
         comm: An mpi4py communicator of the same ranks, for traffic of the user's own. mpicoll never uses it.
-        timeout: Seconds that an operation may take.
+        timeout: Seconds that a wait for one of its Works may take.
 
     Example:
         >>> import mpicoll as dist
@@ -92,7 +92,7 @@ class ProcessGroup:
         if not async_op:
             self.engine.run(operation)
             return None
-        work = Work(self.where(name), outputs)
+        work = Work(self.where(name), outputs, limit=self.timeout)
         self.engine.submit(operation, work)
         return work
 

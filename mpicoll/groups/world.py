@@ -40,9 +40,12 @@ class World:
             self._variables = _variables(private, self.local_rank, self.local_size)
             _agree(private, self._find_problem(private, rank, world_size))
             level = private.allreduce(library.thread_level(), op=library.MPI.MIN)
-            deterministic = os.environ.get("MPICOLL_DETERMINISTIC", "0") not in ("", "0")
+            # The ranks must choose alike, and some launchers do not hand the environment on to other hosts.
+            limit = private.allreduce(library.max_count(), op=library.MPI.MIN)
+            wanted = os.environ.get("MPICOLL_DETERMINISTIC", "0") not in ("", "0")
+            deterministic = private.allreduce(wanted, op=library.MPI.LOR)
             exclusive = level == library.LEVELS.index("SERIALIZED")
-            self.context = Context(Progress(exclusive), level, library.max_count(), deterministic)
+            self.context = Context(Progress(exclusive), level, limit, deterministic)
         except BaseException:
             private.Free()
             raise

@@ -15,42 +15,50 @@ from mpicoll.errors import ArgumentError, DTypeError, MpicollError, mismatch
 from mpicoll.groups.group import ProcessGroup
 
 
-def input_array(array: Any, name: str = "tensor") -> Array:
-    """An array to read from."""
+def input_array(array: Any, name: str = "tensor", index: int | None = None) -> Array:
+    """An array to read from: `name`, or the entry `index` of a list of that name."""
     try:
         return describe(array)
     except MpicollError as error:
-        raise type(error)(f"{name}: {error}") from None
+        raise type(error)(f"{_label(name, index)}: {error}") from None
 
 
-def output_array(array: Any, name: str = "tensor") -> Array:
+def output_array(array: Any, name: str = "tensor", index: int | None = None) -> Array:
     """An array to write to: not read-only, and no two elements in one place."""
-    return in_place_array(array, True, name)
+    return in_place_array(array, True, name, index)
 
 
-def in_place_array(array: Any, written: bool, name: str = "tensor") -> Array:
+def in_place_array(array: Any, written: bool, name: str = "tensor", index: int | None = None) -> Array:
     """An array that is read on some ranks and `written` on others, and refused on all of them for the same overlap."""
-    described = input_array(array, name)
+    try:
+        described = describe(array)
+    except MpicollError as error:
+        raise type(error)(f"{_label(name, index)}: {error}") from None
     if written and not described.writable:
-        raise ArgumentError(f"{name}: expected a writable array, got a read-only one. Pass a copy")
+        raise ArgumentError(f"{_label(name, index)}: expected a writable array, got a read-only one. Pass a copy")
     if described.strides is not None and layout.overlaps_itself(described):
         raise ArgumentError(
-            f"{name}: expected each element in a place of its own, got {described}, some of whose elements share memory"
-            " (an expanded tensor?). Pass tensor.clone()"
+            f"{_label(name, index)}: expected each element in a place of its own, got {described}, some of whose"
+            " elements share memory (an expanded tensor?). Pass tensor.clone()"
         )
     return described
 
 
 def input_arrays(arrays: Any, name: str, length: int) -> list[Array]:
     """One array to read from for each rank."""
-    return [input_array(array, f"{name}[{i}]") for i, array in enumerate(_sequence(arrays, name, length))]
+    return [input_array(array, name, i) for i, array in enumerate(_sequence(arrays, name, length))]
 
 
 def output_arrays(arrays: Any, name: str, length: int) -> list[Array]:
     """One array to write to for each rank, none sharing memory with another."""
-    outputs = [output_array(array, f"{name}[{i}]") for i, array in enumerate(_sequence(arrays, name, length))]
+    outputs = [output_array(array, name, i) for i, array in enumerate(_sequence(arrays, name, length))]
     _refuse_overlap(outputs, name)
     return outputs
+
+
+def _label(name: str, index: int | None) -> str:
+    # Made only where there is something to say: names in a call that is right cost nothing.
+    return name if index is None else f"{name}[{index}]"
 
 
 def arrays_of_any_length(arrays: Any, name: str) -> list[Any]:
@@ -88,18 +96,37 @@ def _refuse_overlap(outputs: list[Array], name: str) -> None:
                 )
 
 
-def same_dtype(arrays: Sequence[Array], name: str, dtype_of: Array, other: str) -> None:
-    """Every array has the dtype of another."""
+def same_dtype(array: Array, name: str, other: Array, other_name: str) -> None:
+    """An array has the dtype of another."""
+    if array.dtype.name != other.dtype.name:
+        raise DTypeError(mismatch(f"dtype of {name}", f"{other.dtype.name} as of {other_name}", array.dtype.name))
+
+
+def same_dtypes(arrays: Sequence[Array], name: str, other: Array, other_name: str) -> None:
+    """Every array of a list has the dtype of another."""
     for i, array in enumerate(arrays):
-        if array.dtype.name != dtype_of.dtype.name:
-            which = name if len(arrays) == 1 else f"{name}[{i}]"
-            raise DTypeError(mismatch(f"dtype of {which}", f"{dtype_of.dtype.name} as of {other}", array.dtype.name))
+        if array.dtype is not other.dtype:
+            same_dtype(array, _label(name, i), other, other_name)
 
 
-def same_count(array: Array, name: str, expected: int, why: str) -> None:
-    """An array has so many elements."""
-    if array.count != expected:
-        raise ArgumentError(mismatch(f"elements of {name}", f"{expected} {why}", f"{array.count} in {array}"))
+def same_count(arrays: Sequence[Array], name: str, index: int, other: Array, other_name: str) -> None:
+    """The array that is this rank's in a list has as many elements as another."""
+    array = arrays[index]
+    if array.count != other.count:
+        raise ArgumentError(
+            mismatch(
+                f"elements of {_label(name, index)}",
+                f"{other.count} as of {other_name} {other}",
+                f"{array.count} in {array}",
+            )
+        )
+
+
+def count_times(array: Array, name: str, size: int, part: Array, part_name: str) -> None:
+    """An array has as many elements as a part for each of `size` ranks."""
+    if array.count != size * part.count:
+        expected = f"{size * part.count} ({size} ranks times {part_name} {part})"
+        raise ArgumentError(mismatch(f"elements of {name}", expected, f"{array.count} in {array}"))
 
 
 def root(group: ProcessGroup, rank: Any, group_rank: Any, name: str, default: int | None = None) -> int:

@@ -129,6 +129,7 @@ class _Exit(SystemExit):
 
 
 _Exit.__name__ = _Exit.__qualname__ = "SystemExit"
+_Exit.__module__ = "builtins"
 
 
 def _exit(status: Any = None) -> None:

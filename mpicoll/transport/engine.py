@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.errors import ThreadLevelError
+from mpicoll.errors import ArgumentError, ThreadLevelError
 from mpicoll.mpi import library
 from mpicoll.transport.operation import Operation
 from mpicoll.transport.progress import Progress, run
@@ -45,6 +45,11 @@ class Engine:
 
     def run(self, operation: Operation) -> None:
         """Carry an operation out, after those that were started before it."""
+        if self._thread is not None and threading.current_thread() is self._thread:
+            raise ArgumentError(
+                "a synchronous operation: expected one from a thread of the program, got one from a callback of the"
+                " same group's Work. Use async_op=True there"
+            )
         with self._turn:
             if self._queue:
                 self._wait_for_queue()

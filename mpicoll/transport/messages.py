@@ -59,11 +59,11 @@ def divide_tags(upper_bound: int) -> Tags:
     """Divide the tags up to MPI_TAG_UB, which is at least 32,767.
 
     >>> divide_tags(32767)
-    Tags(users=16383, first=16384, count=16382, exchange=32767, objects=32766)
+    Tags(users=16384, first=16384, count=16382, exchange=32767, objects=32766)
     """
     count = min((upper_bound + 1) // 2, 1 << 20)
     first = upper_bound + 1 - count
-    return Tags(first - 1, first, count - 2, upper_bound, upper_bound - 1)
+    return Tags(first, first, count - 2, upper_bound, upper_bound - 1)
 
 
 class Mailbox:
@@ -77,7 +77,7 @@ class Mailbox:
 
     def check_tag(self, tag: int) -> None:
         """Refuse a tag that is not the user's to take."""
-        if not isinstance(tag, int) or not 0 <= tag < self.tags.users:
+        if not hasattr(tag, "__index__") or not 0 <= tag < self.tags.users:
             raise ArgumentError(mismatch("tag", f"an integer from 0 to {self.tags.users - 1}", repr(tag)))
 
     def send(self, array: Array, rank: int, tag: int) -> Steps:

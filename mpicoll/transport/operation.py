@@ -48,6 +48,11 @@ class Operation:
         self._after: list[Step] = []
         self._keep: list[Any] = []
 
+    def buffer_of(self, array: Array) -> Any:
+        """The memory of a contiguous array as mpi4py takes it."""
+        self._keep.append(array.owner)
+        return library.MPI.buffer.fromaddress(array.pointer, array.nbytes)
+
     def call(self, name: str, *arguments: Any) -> None:
         """A collective call of MPI's."""
         self.steps.append(Call(name, *arguments))

@@ -88,8 +88,9 @@ class Exchange:
     ) -> None:
         self.tag = tag
         self.limit = limit
-        self.sends = [(rank, block) for rank, block in sends if block.nbytes]
-        self.receives = [(rank, block) for rank, block in receives if block.nbytes]
+        # Empty blocks too: where two ranks disagree on one, a message left behind would be taken for a later one.
+        self.sends = sends
+        self.receives = receives
 
     def run(self, comm: Comm) -> None:
         """Exchange the blocks."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -38,6 +40,7 @@ class Work:
         "_done",
         "_error",
         "_event",
+        "_limit",
         "_lock",
         "_outputs",
         "_ranks",
@@ -47,7 +50,7 @@ class Work:
         "where",
     )
 
-    def __init__(self, where: str, outputs: list[Any], ranks: Sequence[int] = ()) -> None:
+    def __init__(self, where: str, outputs: list[Any], ranks: Sequence[int] = (), limit: float | None = None) -> None:
         self.where = where
         self.abandoned = False  # a wait for it has timed out: the end of the program does not wait for it
         self.drive: Callable[[], None] | None = None  # moves it on, on the waiting thread
@@ -58,24 +61,23 @@ class Work:
         self._done = False
         self._error: BaseException | None = None
         self._ranks = ranks
+        self._limit = limit
         self.source: int | None = None  # the group rank that a message came from
 
     def wait(self, timeout: Timeout = None) -> bool:
         """Wait until the operation is done, and return True. May be called again.
 
         Args:
-            timeout: How long to wait, as a timedelta or in seconds; None is for ever.
+            timeout: How long to wait, as a timedelta or in seconds; the group's time-out by default.
 
         Raises:
             CollectiveTimeoutError: It took longer. The operation is left as it is, and its tensors are not to be used.
             MpicollError: What went wrong with the operation, each time.
         """
-        if not self._done and not self._await(None if timeout is None else seconds(timeout)):
+        limit = self._limit if timeout is None else seconds(timeout)
+        if not self._done and not self._await(limit):
             self.abandoned = True
-            assert timeout is not None
-            error = CollectiveTimeoutError(
-                f"not done after {seconds(timeout):g} s. Another rank may not have called it"
-            )
+            error = CollectiveTimeoutError(f"not done after {limit:g} s. Another rank may not have called it")
             error.locate(self.where)
             raise error
         if self._error is not None:
@@ -172,7 +174,7 @@ class Work:
             self._done = True
         self._event.set()
         for callback in self._callbacks:
-            callback()
+            _call(callback)
         self._callbacks.clear()
 
 
@@ -238,4 +240,13 @@ class Future:
         with self._lock:
             self._event.set()
         for callback in self._callbacks:
-            callback(self)
+            _call(callback, self)
+
+
+def _call(callback: Callable[..., Any], *arguments: Any) -> None:
+    # It runs on a thread that has other work to do: what it raises must not end that.
+    try:
+        callback(*arguments)
+    except Exception:
+        print("mpicoll: a callback of a future raised:", file=sys.stderr)
+        traceback.print_exc()
