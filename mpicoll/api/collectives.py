@@ -169,8 +169,7 @@ def gather(
     """
     pg = resolve(group)
     root = checks.root(pg, dst, group_dst, "dst", default=0)
-    at_root = pg.rank() == root
-    checks.only_on_root(gather_list, "gather_list", at_root, "destination")
+    at_root = checks.only_on_root(gather_list, "gather_list", pg, root, "destination")
     array = checks.input_array(tensor)
     outputs: list[Array] = []
     if at_root:
@@ -221,8 +220,7 @@ def scatter(
     """
     pg = resolve(group)
     root = checks.root(pg, src, group_src, "src", default=0)
-    at_root = pg.rank() == root
-    checks.only_on_root(scatter_list, "scatter_list", at_root, "source")
+    at_root = checks.only_on_root(scatter_list, "scatter_list", pg, root, "source")
     output = checks.output_array(tensor)
     inputs: list[Array] = []
     if at_root:

@@ -80,7 +80,7 @@ def gather_object(
     """
     pg = resolve(group)
     root = checks.root(pg, dst, group_dst, "dst", default=0)
-    checks.only_on_root(object_gather_list, "object_gather_list", pg.rank() == root, "destination")
+    checks.only_on_root(object_gather_list, "object_gather_list", pg, root, "destination")
     if object_gather_list is not None and pg.rank() == root:
         _check_list(object_gather_list, "object_gather_list", pg.size())
     parcel, error = pack(partial(objects.dump, obj))

@@ -87,7 +87,10 @@ def destroy_process_group(group: Group = None) -> None:
         >>> if dist.get_rank(pair) >= 0:
         ...     dist.destroy_process_group(pair)
     """
-    pg = world.resolve(group, collective=False)
+    try:
+        pg = world.resolve(group, collective=False)
+    except NotAMember:
+        return  # every rank may go through the list of all subgroups
     if pg is world.default_group():
         world.end_world()
         failures.uninstall()

@@ -170,12 +170,15 @@ def _whole(rank: Any, name: str) -> int:
         raise ArgumentError(mismatch(name, "an integer", repr(rank))) from None
 
 
-def only_on_root(arrays: Any, name: str, at_root: bool, root_name: str) -> None:
-    """A list is given on the root and nowhere else."""
+def only_on_root(arrays: Any, name: str, group: ProcessGroup, root: int, root_name: str) -> bool:
+    """A list is given on the root and nowhere else. Returns whether this rank is the root."""
+    at_root = group.rank() == root
     if at_root and arrays is None:
-        raise ArgumentError(f"{name}: expected a list of tensors on the {root_name} rank, got None")
+        raise ArgumentError(f"{name}: expected a list of {group.size()} on the {root_name}, rank {root}, got None")
     if not at_root and arrays:
-        raise ArgumentError(f"{name}: expected None on a rank that is not the {root_name}, got a list of {len(arrays)}")
+        here = f"None on rank {group.rank()}, as the {root_name} is rank {root}"
+        raise ArgumentError(mismatch(name, here, f"a list of {len(arrays)}"))
+    return at_root
 
 
 def same_length(arrays: Any, name: str, others: Sequence[Any], other_name: str) -> list[Any]:

@@ -8,6 +8,7 @@ to its header.
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
 import struct
 from collections.abc import Callable
@@ -192,4 +193,8 @@ def _unpack_header(message: np.ndarray[Any, Any]) -> tuple[Header, int]:
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name.startswith(("[", "(")):  # a structured dtype, spelled as numpy's own files spell it
         return np.lib.format.descr_to_dtype(ast.literal_eval(name))
-    return np.dtype(name)
+    try:
+        return np.dtype(name)
+    except TypeError:  # numpy learns of the small floats when ml_dtypes is imported, which the sender has done
+        importlib.import_module("ml_dtypes")
+        return np.dtype(name)
