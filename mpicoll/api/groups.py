@@ -112,7 +112,7 @@ def _adopt(here: world.World, comm: Any, limit: float) -> Any:
         return _GroupMember.NON_GROUP_MEMBER
     if not isinstance(comm, library.MPI.Intracomm):
         raise ArgumentError(mismatch("comm", "an mpi4py intracommunicator", repr(comm)))
-    return here.adopt(comm, limit)
+    return here.context.progress.call(lambda: here.adopt(comm, limit))
 
 
 @entry

@@ -76,35 +76,47 @@ class World:
     def split(self, parent: ProcessGroup, color: int | None, key: int, ranks: Sequence[int], timeout: float) -> Any:
         """Divide a group; every rank of it calls this. Returns this rank's part, whose global ranks are `ranks`."""
         name = self._next_name()
-        undefined = library.MPI.UNDEFINED
-        private = parent.engine.call(lambda: parent.private.Split(undefined if color is None else color, key))
-        if color is None:
-            return GroupMember.NON_GROUP_MEMBER
-        return self._add(name, tuple(ranks), private, None, timeout)
+
+        def split() -> Any:
+            part: Any = parent.private.Split(library.MPI.UNDEFINED if color is None else color, key)
+            return GroupMember.NON_GROUP_MEMBER if color is None else self._add(name, tuple(ranks), part, None, timeout)
+
+        return parent.engine.call(split)
 
     def create(self, ranks: Sequence[int], timeout: float) -> ProcessGroup:
         """A group that its members alone make, `ranks` being their global ranks."""
-        parent = self.default
+        world = self.default.private
         # Members alone count it, so the number of a name like `split`'s would differ between them.
-        name = self._unused("ranks-" + "-".join(map(str, ranks)))
-        members = parent.private.Get_group().Incl(list(ranks))
-        private = parent.engine.call(lambda: parent.private.Create_group(members))
-        members.Free()
-        return self._add(name, tuple(ranks), private, None, timeout)
+        name = self._unused(f"ranks-{_listed(ranks)}")
+
+        def create() -> ProcessGroup:
+            everybody = world.Get_group()
+            members = everybody.Incl(list(ranks))
+            private = world.Create_group(members)
+            everybody.Free()
+            members.Free()
+            return self._add(name, tuple(ranks), private, None, timeout)
+
+        group: ProcessGroup = self.default.engine.call(create)
+        return group
 
     def adopt(self, comm: Comm, timeout: float) -> ProcessGroup:
         """A group over a communicator of the user's, all of whose ranks call this."""
-        mine, theirs = self.default.private.Get_group(), comm.Get_group()
-        ranks = tuple(library.MPI.Group.Translate_ranks(theirs, list(range(theirs.Get_size())), mine))
-        mine.Free()
-        theirs.Free()
+        ranks = self._global_ranks(comm)
         if library.MPI.UNDEFINED in ranks:
             outsider = ranks.index(library.MPI.UNDEFINED)
             raise ArgumentError(
                 f"comm: expected ranks of the world, got one that has a rank outside it, its rank {outsider}"
             )
-        private = self.context.progress.call(comm.Dup)
-        return self._add(self._unused("comm-" + "-".join(map(str, ranks))), ranks, private, comm, timeout)
+        name = self._unused(f"comm-{_listed(ranks)}")
+        return self._add(name, ranks, comm.Dup(), comm, timeout)
+
+    def _global_ranks(self, comm: Comm) -> tuple[int, ...]:
+        mine, theirs = self.default.private.Get_group(), comm.Get_group()
+        ranks = tuple(library.MPI.Group.Translate_ranks(theirs, list(range(theirs.Get_size())), mine))
+        mine.Free()
+        theirs.Free()
+        return ranks
 
     def group_over(self, comm: Comm) -> ProcessGroup:
         """The group that stands for a communicator given as ``group=``; its first use, by all its ranks, makes it."""
@@ -120,7 +132,7 @@ class World:
         return None if group is None or group.closed else group
 
     def _add(self, name: str, ranks: tuple[int, ...], private: Comm, comm: Comm | None, timeout: float) -> ProcessGroup:
-        public = self.context.progress.call(private.Dup) if comm is None else comm
+        public = private.Dup() if comm is None else comm
         group = ProcessGroup(name, ranks, public, private, comm is None, self.context, timeout)
         self.groups[name] = group
         return group
@@ -166,6 +178,12 @@ class World:
                 print(f"mpicoll: group {group.name} has an operation that never ended; ending the job", flush=True)
                 library.abort(1)
         self.context.progress.drain()
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    if len(ranks) <= 8:
+        return "-".join(map(str, ranks))
+    return f"{ranks[0]}-{ranks[1]}-...-{ranks[-1]}-{len(ranks)}-in-all"
 
 
 def _on_node(private: Comm) -> tuple[int, int]:
@@ -286,6 +304,11 @@ def _resolve_comm(comm: Any, collective: bool) -> ProcessGroup:
     world = current()
     if not isinstance(comm, library.MPI.Intracomm):
         raise ArgumentError(mismatch("group", "a ProcessGroup or an mpi4py communicator", type(comm).__qualname__))
+    found: ProcessGroup = world.context.progress.call(lambda: _group_over(world, comm, collective))
+    return found
+
+
+def _group_over(world: World, comm: Any, collective: bool) -> ProcessGroup:
     if comm == library.MPI.COMM_NULL:
         raise NotAMember
     group = world.known_group_over(comm)

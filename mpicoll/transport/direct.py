@@ -11,8 +11,8 @@ from mpicoll.data.layout import Region, displacements, even_split, pieces
 from mpicoll.mpi import library
 from mpicoll.transport.operation import Operation
 
-# Up to this many bytes in all, the blocks of a list go through one contiguous buffer; above, each goes straight to its
-# place.
+# Blocks of a list that have up to so many bytes on average go through one contiguous buffer; larger ones go straight to
+# their places.
 _PACKED = 1 << 16
 
 
@@ -48,7 +48,7 @@ def all_gather(op: Operation, outputs: list[Array], array: Array) -> None:
     """Every rank's elements, each in an array of its own, for everybody (MPI_Allgather, MPI_Allgatherv, MPI_Bcast)."""
     sizes = [output.nbytes for output in outputs]
     total = sum(sizes)
-    if total > min(_PACKED, op.place.limit):
+    if total > min(_PACKED * len(outputs), op.place.limit):
         targets = [op.target(output) for output in outputs]
         _broadcast_blocks(op, op.source(array), targets)
         return

@@ -21,7 +21,7 @@ from mpicoll.transport.engine import Engine
 from mpicoll.transport.messages import Header, Mailbox
 from mpicoll.transport.operation import Operation, Place
 
-# Up to this many bytes in all, the ranks' parcels are gathered through one buffer.
+# Parcels of up to so many bytes on average are gathered through one buffer.
 _PACKED = 1 << 16
 
 
@@ -119,7 +119,7 @@ class Parcels:
     def _all_gather_frames(self, mine: list[Frame], tables: dict[int, Frame]) -> list[list[Frame]]:
         operation = Operation(self._place)
         totals = [int(table.sum()) for table in tables.values()]
-        if sum(totals) <= min(_PACKED, self._place.limit):
+        if sum(totals) <= min(_PACKED * self._place.size, self._place.limit):
             whole = np.empty(sum(totals), np.uint8)
             spec = [whole, totals, displacements(totals), library.MPI.BYTE]
             operation.call("Allgatherv", [np.concatenate(mine), totals[self._place.rank], library.MPI.BYTE], spec)

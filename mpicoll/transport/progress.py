@@ -7,6 +7,7 @@ the thread that waits for it, so that waiting costs no hand-over.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections import deque
@@ -121,19 +122,19 @@ class Progress:
         """Call a function of MPI's on the thread that may: this one, or the exclusive one."""
         if not self.exclusive or threading.current_thread() is self._thread:
             return function()
-        result: list[Any] = []
-        work = Work("MPI", result)
+        answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
         def order() -> None:
             try:
-                result.append(function())
-                work.finish()
+                answers.put((function(), None))
             except BaseException as error:
-                work.finish(error)
+                answers.put((None, error))
 
         self._order(order)
-        work.wait()
-        return result[0]
+        result, error = answers.get()
+        if error is not None:
+            raise error
+        return result
 
     def drain(self, owner: object = None) -> None:
         """Wait until every task (of `owner`) is done but those that somebody has given up on; these are cancelled."""
