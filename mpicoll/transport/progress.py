@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     Steps = Generator[list[Request], list[Status], int | None]
 
 # How long the thread sleeps between two looks at requests that are not done, in seconds.
-_SHORTEST, _LONGEST = 2e-5, 1e-3
+_SHORTEST, _LONGEST = 1e-4, 1e-3
+# How many times in a row it finds nothing to do before it goes to sleep until it is woken, which costs the caller time.
+_PATIENCE = 50
 
 
 class Task:
@@ -106,6 +108,7 @@ class Progress:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._asleep = False
 
     def start(self, steps: Steps, work: Work, owner: object) -> None:
         """Start a task. Its first requests are posted before this returns, except on an exclusive thread."""
@@ -113,10 +116,12 @@ class Progress:
             self._order(lambda: self._tasks.append(Task(steps, work, owner)))
             return
         task = Task(steps, work, owner)
-        if task.done:
-            return
-        work.drive = lambda: _drive(task)
-        self._order(lambda: self._tasks.append(task))
+        task.advance()  # a small message is often gone at once
+        if not task.done:
+            work.drive = task.advance
+            with self._wake:
+                self._tasks.append(task)
+                self._rouse()
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function of MPI's on the thread that may: this one, or the exclusive one."""
@@ -162,37 +167,33 @@ class Progress:
     def _order(self, order: Callable[[], None]) -> None:
         with self._wake:
             self._orders.append(order)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="mpicoll progress", daemon=True)
-                self._thread.start()
+            self._rouse(urgent=True)
+
+    def _rouse(self, urgent: bool = False) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="mpicoll progress", daemon=True)
+            self._thread.start()
+        elif self._asleep or urgent:
             self._wake.notify()
 
     def _loop(self) -> None:
-        pause = _SHORTEST
+        pause, idle = _SHORTEST, 0
         while True:
-            with self._wake:
-                while not self._orders and not self._tasks:
-                    if self._closing:
-                        return
-                    self._wake.wait()
-                if self._closing and not self._orders:
-                    return
             while self._orders:
                 self._orders[0]()
                 self._orders.popleft()
                 pause = _SHORTEST
-            moved = False
             for task in list(self._tasks):
-                moved = task.advance() or moved
-            self._tasks = [task for task in self._tasks if not task.done]
-            if moved:
-                pause = _SHORTEST
-            elif self._tasks:
-                with self._wake:
-                    if not self._orders:
-                        self._wake.wait(pause)
+                if task.advance():
+                    pause = _SHORTEST
+            with self._wake:
+                self._tasks = [task for task in self._tasks if not task.done]
+                if self._orders:
+                    continue
+                if self._closing:
+                    return
+                idle = 0 if self._tasks else idle + 1
+                self._asleep = idle > _PATIENCE
+                self._wake.wait(None if self._asleep else pause)
+                self._asleep = False
                 pause = min(1.5 * pause, _LONGEST)
-
-
-def _drive(task: Task) -> None:
-    task.advance()

@@ -36,9 +36,11 @@ def all_reduce(op: Operation, array: Array, how: Reduction) -> None:
         _finish(op, how, work)
     elif array.contiguous:
         # Piece by piece, so that the converted elements never need memory for all of them.
+        room = _scratch(op, min(array.count, _piece(op, how)), how.work)
         for first, count in pieces(array.count, _piece(op, how)):
-            part = _part(array, first, count)
-            work = _loaded(op, part, how)
+            part, work = _part(array, first, count), room[:count]
+            op.local(partial(how.load, part, work))
+            _transform(op, how.before, work)
             _all_reduce_work(op, work, how)
             _finish(op, how, work)
             op.local(partial(how.store, work, part))
@@ -104,10 +106,11 @@ def _inputs(op: Operation, output: Array, inputs: list[Array], how: Reduction) -
 
 def _all_reduce_work(op: Operation, work: Numpy, how: Reduction) -> None:
     """Steps that leave the reduction of every rank's `work` in `work`."""
+    room = _fold_room(op, how, work.size)
     for first, count in pieces(work.size, _piece(op, how)):
         part = work[first : first + count]
-        if _folds(op, how):
-            gathered = _scratch(op, op.place.size * count, how.work)
+        if room is not None:
+            gathered = room[: op.place.size * count]
             op.call("Allgather", _as_bytes(part), _blocks(gathered, part))
             op.local(partial(_fold, gathered, part, how.fold))
         else:
@@ -116,14 +119,16 @@ def _all_reduce_work(op: Operation, work: Numpy, how: Reduction) -> None:
 
 def _reduce_work(op: Operation, work: Numpy, result: Numpy | None, how: Reduction, root: int) -> None:
     """Steps that leave the reduction of every rank's `work` in the root's; `result` is it there and None elsewhere."""
+    at_root = result is not None
+    room = _fold_room(op, how, work.size) if at_root else None
     for first, count in pieces(work.size, _piece(op, how)):
         part = work[first : first + count]
-        at_root = result is not None
-        if _folds(op, how):
-            gathered = _scratch(op, op.place.size * count, how.work) if at_root else None
-            op.call("Gather", _as_bytes(part), None if gathered is None else _blocks(gathered, part), root)
-            if gathered is not None:
-                op.local(partial(_fold, gathered, part, how.fold))
+        if room is not None:
+            gathered = room[: op.place.size * count]
+            op.call("Gather", _as_bytes(part), _blocks(gathered, part), root)
+            op.local(partial(_fold, gathered, part, how.fold))
+        elif _folds(op, how):
+            op.call("Gather", _as_bytes(part), None, root)
         elif at_root:
             op.call("Reduce", library.MPI.IN_PLACE, _spec(part, how), how.mpi_op, root)
         else:
@@ -135,6 +140,11 @@ def _piece(op: Operation, how: Reduction) -> int:
         # Gathered as bytes: the count that MPI sees is in bytes.
         return max(1, min(_PIECE // op.place.size, op.place.limit // how.work.itemsize))
     return min(_PIECE, op.place.limit) if how.widens else op.place.limit
+
+
+def _fold_room(op: Operation, how: Reduction, count: int) -> Numpy | None:
+    """Memory for every rank's piece, which all pieces use in turn; None where MPI reduces."""
+    return _scratch(op, op.place.size * min(count, _piece(op, how)), how.work) if _folds(op, how) else None
 
 
 def _folds(op: Operation, how: Reduction) -> bool:

@@ -53,9 +53,9 @@ class Work:
     def __init__(self, where: str, outputs: list[Any], ranks: Sequence[int] = (), limit: float | None = None) -> None:
         self.where = where
         self.abandoned = False  # a wait for it has timed out: the end of the program does not wait for it
-        self.drive: Callable[[], None] | None = None  # moves it on, on the waiting thread
+        self.drive: Callable[[], Any] | None = None  # moves it on, on the waiting thread
         self._outputs = outputs
-        self._event = threading.Event()
+        self._event: threading.Event | None = None  # made when somebody waits
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._done = False
@@ -86,6 +86,11 @@ class Work:
 
     def _await(self, limit: float | None) -> bool:
         if self.drive is None:
+            with self._lock:
+                if self._done:
+                    return True
+                if self._event is None:
+                    self._event = threading.Event()
             return self._event.wait(limit)
         deadline = None if limit is None else time.monotonic() + limit
         pause, spins = 0.0, 0
@@ -98,7 +103,8 @@ class Work:
             spins += 1
             if spins > 200:  # it takes longer: leave the core to somebody else
                 pause = min(max(pause * 1.5, 2e-5), 1e-3)
-            time.sleep(pause)
+            if spins > 20:
+                time.sleep(pause)
         return True
 
     def is_completed(self) -> bool:
@@ -172,7 +178,9 @@ class Work:
         with self._lock:
             self._error, self.source = error, source
             self._done = True
-        self._event.set()
+            event = self._event
+        if event is not None:
+            event.set()
         for callback in self._callbacks:
             _call(callback)
         self._callbacks.clear()
