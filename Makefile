@@ -1,0 +1,114 @@
+# Everything from a fresh clone: `make demo`, `make test`. Each MPI has a virtual environment of its own, made on demand.
+
+MPI ?= mpich
+PYTHON ?= python3
+# Named before the package, so that pip takes this release: where an index offers CPU builds, a CPU build.
+TORCH ?= torch==2.13.0
+# Options for pytest, as in `make test-ranks-2 ARGS='-k gather -x'`
+ARGS ?=
+SUITES ?= unit 1 2 3 4 faults examples
+PYTHONS ?= 3.10 3.12 3.13
+PYENV_ROOT ?= $(HOME)/.pyenv
+
+MPIS := mpich openmpi impi
+ifeq ($(filter $(MPI),$(MPIS)),)
+$(error MPI=$(MPI): choose one of $(MPIS))
+endif
+
+BIN := $(CURDIR)/.venv/$(MPI)/bin
+READY := .venv/$(MPI)/.ready
+# With the environment's bin on PATH, since Intel's mpirun looks for its parts there.
+IN := PATH="$(BIN):$$PATH"
+
+# One thread a rank: the ranks fill the cores.
+export OMP_NUM_THREADS ?= 1
+ifeq ($(MPI),openmpi)
+# Containers and CI run as root and have fewer cores than ranks. Without yielding, a small call then takes a time slice.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OMPI_MCA_mpi_yield_when_idle := 1
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
+endif
+ifeq ($(MPI),impi)
+export I_MPI_THREAD_YIELD := 3
+export I_MPI_THREAD_SLEEP := 1
+endif
+
+.PHONY: help
+help: ## list the targets
+	@echo "make TARGET [MPI=mpich|openmpi|impi] [ARGS='options of pytest']"
+	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: $(READY) ## train a small network on 4 ranks and compare it with one process
+	$(IN) mpirun -n 4 python examples/train_digits.py
+
+.PHONY: test
+test: $(READY) ## run all tests: without MPI, on 1 to 4 ranks, and jobs that fail
+	$(IN) python tests/run.py $(SUITES) -- $(ARGS)
+
+.PHONY: test-unit
+test-unit: $(READY) ## run the tests that need no mpirun
+	$(IN) python tests/run.py unit -- $(ARGS)
+
+.PHONY: test-faults
+test-faults: $(READY) ## run the tests of jobs that fail
+	$(IN) python tests/run.py faults -- $(ARGS)
+
+test-ranks-%: $(READY) ## run the tests of tests/ranks on % ranks
+	$(IN) python tests/run.py $* -- $(ARGS)
+
+.PHONY: test-python
+test-python: ## run the tests on other Pythons, with numpy and without torch
+	@tried=; failed=; \
+	for version in $(PYTHONS); do \
+		if $(MAKE) --no-print-directory .venv/python$$version/.found; then \
+			tried="$$tried $$version"; \
+			$(MAKE) --no-print-directory test-python-$$version || failed="$$failed $$version"; \
+		else \
+			echo "Python $$version: not found, left out"; \
+		fi; \
+	done; \
+	echo; echo "Pythons without torch: tried$${tried:- none}, failed$${failed:- none}"; \
+	test -n "$$tried" && test -z "$$failed"
+
+test-python-%: .venv/python%/.ready
+	@echo; echo "==== Python $* without torch"
+	PATH="$(CURDIR)/.venv/python$*/bin:$$PATH" python tests/run.py unit 1 2 3 -- $(ARGS)
+
+.PHONY: lint
+lint: $(READY) ## check with ruff
+	$(IN) ruff check . && $(IN) ruff format --check .
+
+.PHONY: types
+types: $(READY) ## check with mypy --strict
+	$(IN) mypy
+
+.PHONY: setup
+setup: $(READY) ## make the virtual environment and do nothing more
+
+.PHONY: clean
+clean: ## remove the virtual environments and what the tools leave
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment that exists is brought up to date, not made anew.
+.venv/%/.ready: pyproject.toml
+	test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
+	.venv/$*/bin/python -m pip install -qq $(TORCH)
+	.venv/$*/bin/python -m pip install -qq --editable '.[$*,dev,examples]'
+	touch $@
+
+.venv/python%/.found:
+	@mkdir -p $(@D)
+	@for python in $(PYENV_ROOT)/versions/$*.*/bin/python python$*; do \
+		if command -v $$python >/dev/null && $$python -c pass 2>/dev/null; then echo $$python >$@; exit 0; fi; \
+	done; rmdir $(@D); exit 1
+
+.venv/python%/.ready: .venv/python%/.found pyproject.toml
+	test -x .venv/python$*/bin/python || $$(cat $<) -m venv .venv/python$*
+	.venv/python$*/bin/python -m pip install -qq mpich 'mpi4py>=4.1' numpy pytest pytest-mpi hypothesis
+	.venv/python$*/bin/python -m pip install -qq --no-deps --editable .
+	touch $@
+
+.PRECIOUS: .venv/%/.ready .venv/python%/.ready .venv/python%/.found
