@@ -6,7 +6,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Options for pytest, as in `make test-ranks-2 ARGS='-k gather -x'`
 ARGS ?=
-SUITES ?= unit 1 2 3 4 faults examples
+SUITES ?= unit docs 1 2 3 4 faults examples
 PYTHONS ?= 3.10 3.12 3.13
 PYENV_ROOT ?= $(HOME)/.pyenv
 
@@ -75,6 +75,10 @@ test-python: ## run the tests on other Pythons, with numpy and without torch
 test-python-%: .venv/python%/.ready
 	@echo; echo "==== Python $* without torch"
 	PATH="$(CURDIR)/.venv/python$*/bin:$$PATH" python tests/run.py unit 1 2 3 -- $(ARGS)
+
+.PHONY: bench
+bench: $(READY) ## time all_reduce beside mpi4py's, on 2 ranks
+	$(IN) mpirun -n 2 python tests/benchmarks/all_reduce.py
 
 .PHONY: lint
 lint: $(READY) ## check with ruff

@@ -25,6 +25,8 @@ _PIECE = 1 << 18
 
 def all_reduce(op: Operation, array: Array, how: Reduction) -> None:
     """The reduction of every rank's elements, in place, for everybody (MPI_Allreduce)."""
+    if not array.count:
+        return  # as on every other rank, whatever its strides
     if array.contiguous and how.plain and array.count <= op.place.limit and not _folds(op, how):
         # The shortest way, which most calls take: MPI reduces the elements where they are.
         spec = [op.buffer_of(array), array.count, how.mpi_type]
