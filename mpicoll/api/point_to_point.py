@@ -22,7 +22,7 @@ def send(tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0,
     """Send a tensor to one rank.
 
     Blocks until the tensor may be used again; for a large one that is when the other rank has received it. So two ranks
-    that both send first and receive then wait for each other: use `isend`.
+    that both send first and receive then are a deadlock: use `isend`.
 
     Args:
         tensor: Of any shape and dtype.

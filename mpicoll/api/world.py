@@ -67,6 +67,7 @@ def init_process_group(
     if comm is not None and (not isinstance(comm, library.MPI.Intracomm) or comm == library.MPI.COMM_NULL):
         raise ArgumentError(mismatch("comm", "an mpi4py intracommunicator", repr(comm)))
     world.start_world(comm, limit, rank, world_size)
+    failures.watch_exit()  # runs before what the world does at exit, which waits for other ranks
 
 
 @entry
@@ -93,7 +94,6 @@ def destroy_process_group(group: Group = None) -> None:
         return  # every rank may go through the list of all subgroups
     if pg is world.default_group():
         world.end_world()
-        failures.uninstall()
     else:
         world.current().free(pg)
 

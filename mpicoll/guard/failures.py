@@ -1,7 +1,7 @@
 """When a rank fails, the whole job ends.
 
 MPI alone does not see to that: a rank whose Python raises goes to MPI_Finalize and waits there for the others, which
-wait for it in a collective. While there is a process group, so
+wait for it in a collective. From the first process group to the end of MPI, so
 
 - an uncaught exception prints its traceback and aborts the job;
 - so does an exit with a non-zero status through ``sys.exit``, ``exit`` or ``quit``;
@@ -10,7 +10,9 @@ wait for it in a collective. While there is a process group, so
 
 from __future__ import annotations
 
+import atexit
 import builtins
+import contextlib
 import os
 import signal
 import sys
@@ -30,15 +32,13 @@ _EXIT_GRACE = 1.0
 
 
 class _Hooks:
-    """What was there before, to be put back."""
+    """What was there before, and which process and rank this is."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.rank = library.MPI.COMM_WORLD.Get_rank()
         self.size = library.MPI.COMM_WORLD.Get_size()
         self.excepthook = sys.excepthook
-        self.exit = sys.exit
-        self.builtins = {name: getattr(builtins, name) for name in ("exit", "quit") if hasattr(builtins, name)}
 
     @property
     def active(self) -> bool:
@@ -50,37 +50,40 @@ class _Hooks:
 
 _hooks: _Hooks | None = None
 _interrupts: _Interrupts | None = None
+_watching = False
 
 
 def install() -> None:
-    """Begin to end the job when this rank fails. Does nothing the second time."""
+    """Begin to end the job when this rank fails, for as long as MPI runs. Does nothing the second time.
+
+    It does not end with the process group: many programs destroy it in a ``finally``, with the exception on its way.
+    """
     global _hooks, _interrupts
     if _hooks is not None:
         return
     _hooks = _Hooks()
     sys.excepthook = _on_exception
     sys.exit = _exit  # type: ignore[assignment]
-    for name in _hooks.builtins:
-        setattr(builtins, name, _exit)
+    for name in ("exit", "quit"):
+        if hasattr(builtins, name):
+            setattr(builtins, name, _exit)
     if _interrupts is None and threading.current_thread() is threading.main_thread():
         _interrupts = _Interrupts.watch()
 
 
-def uninstall() -> None:
-    """Leave failures to Python and MPI again."""
-    global _hooks, _interrupts
-    if _hooks is None:
-        return
-    if sys.excepthook is _on_exception:
-        sys.excepthook = _hooks.excepthook
-    if sys.exit is _exit:
-        sys.exit = _hooks.exit
-    for name, original in _hooks.builtins.items():
-        setattr(builtins, name, original)
-    _hooks = None
-    if _interrupts is not None and threading.current_thread() is threading.main_thread():
-        _interrupts.close()
-        _interrupts = None
+def watch_exit() -> None:
+    """End the job at exit too, where an uncaught exception passed this hook by: somebody put another in its place."""
+    global _watching
+    if not _watching:
+        _watching = True
+        atexit.register(_at_exit)
+
+
+def _at_exit() -> None:
+    # Set by Python before it calls any hook.
+    kind = getattr(sys, "last_type", None)
+    if kind is not None and _hooks is not None and _hooks.active and _hooks.size > 1:
+        _end_job(f"{_hooks.who()} ended with {kind.__name__}", 1)
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -167,22 +170,33 @@ class _Interrupts:
         signal.signal(signal.SIGINT, interrupts._handle)
         signal.set_wakeup_fd(interrupts._writer, warn_on_full_buffer=False)
         interrupts._thread.start()
+        os.register_at_fork(after_in_child=interrupts._forget)
         return interrupts
+
+    def _forget(self) -> None:
+        # In a forked child, whose signals are not the rank's.
+        with contextlib.suppress(ValueError):  # forked by a thread that is not taken for the main one
+            if signal.getsignal(signal.SIGINT) == self._handle:
+                signal.signal(signal.SIGINT, self._previous)
+            signal.set_wakeup_fd(-1)
+        os.close(self._reader)
+        os.close(self._writer)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._handled = time.monotonic()
         self._previous(number, frame)
 
     def _loop(self) -> None:
-        while numbers := os.read(self._reader, 16):
-            if signal.SIGINT in numbers and not self._is_handled():
+        while True:
+            if signal.SIGINT in os.read(self._reader, 16) and not self._is_handled():
                 self._end()
-        os.close(self._reader)
 
     def _is_handled(self) -> bool:
         # Python's handler may have run before this thread came to read the pipe, hence the half second.
         now = time.monotonic()
         while self._handled < now - 0.5:
+            if signal.getsignal(signal.SIGINT) != self._handle:
+                return True  # the user's handler, whose business it is
             if time.monotonic() > now + _INTERRUPT_GRACE:
                 return False
             time.sleep(0.02)
@@ -197,12 +211,3 @@ class _Interrupts:
         traceback.print_stack(frame, file=sys.stderr)
         print("KeyboardInterrupt", file=sys.stderr)
         _end_job(f"{hooks.who()} was interrupted while it waited in MPI", 130)
-
-    def close(self) -> None:
-        """Put Python's own handling back."""
-        if signal.getsignal(signal.SIGINT) == self._handle:
-            signal.signal(signal.SIGINT, self._previous)
-        current = signal.set_wakeup_fd(-1)
-        if current != self._writer:  # an event loop's, by now
-            signal.set_wakeup_fd(current)
-        os.close(self._writer)  # which ends the thread

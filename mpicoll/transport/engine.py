@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import ArgumentError, ThreadLevelError
@@ -37,31 +38,46 @@ class Engine:
         self.comm = comm
         self.progress = progress
         self._level = level
-        self._turn = threading.RLock()  # one operation at a time; others of the process's threads wait
-        self._queue: deque[tuple[Operation, Work]] = deque()
+        self._turn = threading.Lock()  # held by whoever uses the communicator
+        self._queue: deque[_Asynchronous | _Synchronous] = deque()  # the first one is under way
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = False
 
     def run(self, operation: Operation) -> None:
         """Carry an operation out, after those that were started before it."""
-        if self._thread is not None and threading.current_thread() is self._thread:
+        if self._queue:
+            self._run_behind_queue(lambda: self._run_steps(operation))
+            return
+        with self._turn:
+            self._run_steps(operation)
+
+    def _run_steps(self, operation: Operation) -> None:
+        comm = self.comm
+        for step in operation.steps:
+            step.run(comm)
+
+    def _run_behind_queue(self, function: Callable[[], Any]) -> Any:
+        if threading.current_thread() is self._thread:
             raise ArgumentError(
                 "a synchronous operation: expected one from a thread of the program, got one from a callback of the"
                 " same group's Work. Use async_op=True there"
             )
-        with self._turn:
-            if self._queue:
-                self._wait_for_queue()
-            comm = self.comm
-            for step in operation.steps:
-                step.run(comm)
+        entry = _Synchronous()
+        with self._changed:
+            self._queue.append(entry)
+            self._changed.notify_all()
+        try:
+            entry.go.wait()
+            return function()
+        finally:
+            entry.done.set()
 
     def submit(self, operation: Operation, work: Work) -> None:
         """Start an operation behind those that were started before it."""
         self.require_async()
-        with self._turn, self._changed:
-            self._queue.append((operation, work))
+        with self._changed:
+            self._queue.append(_Asynchronous(operation, work))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name="mpicoll group", daemon=True)
                 self._thread.start()
@@ -69,8 +85,9 @@ class Engine:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a collective function of the communicator's in its turn."""
+        if self._queue:
+            return self._run_behind_queue(function)
         with self._turn:
-            self._wait_for_queue()
             return function()
 
     def start(self, steps: Steps, work: Work) -> None:
@@ -94,7 +111,8 @@ class Engine:
         """Wait for what is under way; with `give_up` not for what a wait has given up on. Returns if all is done."""
         with self._changed:
             while self._queue:
-                if give_up and self._queue[0][1].abandoned:
+                first = self._queue[0]
+                if give_up and isinstance(first, _Asynchronous) and first.work.abandoned:
                     return False
                 self._changed.wait(0.1 if give_up else None)
         return True
@@ -110,11 +128,6 @@ class Engine:
             self._thread.join()
             self._thread = None
 
-    def _wait_for_queue(self) -> None:
-        with self._changed:
-            while self._queue:
-                self._changed.wait()
-
     def _loop(self) -> None:
         while True:
             with self._changed:
@@ -122,21 +135,46 @@ class Engine:
                     if self._closing:
                         return
                     self._changed.wait()
-            operation, work = self._queue[0]
-            try:
-                for step in operation.steps:
-                    step.run(self.comm)
-            except BaseException as failure:
-                error: BaseException | None = failure
-            else:
-                error = None
+            entry = self._queue[0]
+            error = None
+            with self._turn:
+                if isinstance(entry, _Synchronous):
+                    entry.go.set()
+                    entry.done.wait()
+                else:
+                    error = self._try_steps(entry.operation)
             # Out of the queue first: who has waited for it may start the next one at once.
             with self._changed:
                 self._queue.popleft()
                 self._changed.notify_all()
-            del operation
-            work.finish(error)
-            del work, error
+            if isinstance(entry, _Asynchronous):
+                work = entry.work
+                del entry  # and with it the tensors
+                work.finish(error)
+                del work, error
+
+    def _try_steps(self, operation: Operation) -> BaseException | None:
+        try:
+            self._run_steps(operation)
+        except BaseException as error:
+            return error
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asynchronous:
+    """An operation in the queue that the helper thread is to carry out."""
+
+    operation: Operation
+    work: Work
+
+
+class _Synchronous:
+    """An operation in the queue that another thread carries out while the helper thread stands aside."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.done = threading.Event()
 
 
 class SerialEngine(Engine):
@@ -151,14 +189,14 @@ class SerialEngine(Engine):
     def submit(self, operation: Operation, work: Work) -> None:
         """Start an operation behind those that were started before it."""
         with self._changed:
-            self._queue.append((operation, work))
+            self._queue.append(_Asynchronous(operation, work))
             first = len(self._queue) == 1
         if first:
             self.progress.start(self._carry_out(), Work("", []), self)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a collective function of the communicator's in its turn."""
-        self._wait_for_queue()
+        self.drain()
         return self.progress.call(function)
 
     def finish(self, steps: Steps) -> int | None:
@@ -170,7 +208,9 @@ class SerialEngine(Engine):
 
     def _carry_out(self) -> Steps:
         while True:
-            operation, work = self._queue[0]
+            entry = self._queue[0]
+            assert isinstance(entry, _Asynchronous)
+            operation, work = entry.operation, entry.work
             error: BaseException | None = None
             try:
                 for step in operation.steps:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .jobs import SAY, RunJob, mpirun_path
+from .jobs import SAY, RunJob, is_open_mpi, mpirun_path
 
 START_OR_SAY_WHY = """
 try:
@@ -155,14 +155,16 @@ def test_torchrun_is_told_what_is_wrong(job: RunJob) -> None:
 
 
 def other_mpi() -> tuple[str, str]:
-    """Find an environment with another MPI beside this one: its mpirun and its Python."""
+    """Find an environment with another MPI beside this one: its mpirun and its Python.
+
+    MPICH's and Intel's understand each other, so one of the two must be Open MPI's.
+    """
     named = os.environ.get("MPICOLL_TEST_OTHER_VENV")
     mine = Path(sys.executable).parent
-    kinds = {"mpich", "openmpi"}
-    beside = [path for path in mine.parent.parent.glob("*") if path.name.lstrip(".").split("-")[-1] in kinds]
+    beside = [path.parent.parent for path in mine.parent.parent.glob("*/bin/mpirun")]
     for venv in [Path(named)] if named else sorted(beside):
         mpirun, python = venv / "bin" / "mpirun", venv / "bin" / "python"
-        if mpirun.exists() and python.exists() and mpirun.resolve() != Path(mpirun_path()).resolve():
+        if mpirun.exists() and python.exists() and is_open_mpi(str(mpirun)) != is_open_mpi(mpirun_path()):
             return str(mpirun), str(python)
     pytest.skip("only one MPI here; name another virtual environment in MPICOLL_TEST_OTHER_VENV")
 

@@ -399,3 +399,27 @@ def test_helper_threads_are_few(dist: ModuleType, size: int) -> None:
     while threads() > before and time.monotonic() < deadline:  # one that is just ending counts too
         time.sleep(0.05)
     assert threads() <= before
+
+
+def test_an_operation_started_in_a_callback_runs(dist: ModuleType, size: int) -> None:
+    first, second, third = np.ones(2), np.ones(2), np.ones(2)
+    works: list[Any] = []
+    future = dist.all_reduce(first, async_op=True).get_future()
+    future.add_done_callback(lambda f: works.append(dist.all_reduce(second, async_op=True)))
+    future.wait()
+    dist.barrier()
+    while not works:
+        time.sleep(0.001)
+    works[0].wait()
+    dist.all_reduce(third)
+    assert first.tolist() == second.tolist() == third.tolist() == [size] * 2
+
+
+def test_synchronous_operations_keep_their_place_among_asynchronous_ones(dist: ModuleType, size: int) -> None:
+    x = np.ones(1)
+    works = []
+    for _ in range(5):
+        works.append(dist.all_reduce(x, async_op=True))
+        dist.all_reduce(x)
+    assert all(work.is_completed() for work in works)
+    assert x[0] == float(size) ** 10

@@ -41,7 +41,9 @@ def reductions() -> None:
     dist.all_reduce(x)
     check("all_reduce", x, total)
     x = made(rank)
-    dist.all_reduce(x, async_op=True).wait()
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    work.wait()
     check("asynchronous all_reduce", x, total)
     x = made(rank)
     dist.all_reduce(x, op=dist.ReduceOp.AVG)
