@@ -15,7 +15,7 @@ from mpicoll.data import objects
 from mpicoll.errors import ArgumentError, ObjectError, mismatch
 from mpicoll.groups.world import resolve
 from mpicoll.guard import checks
-from mpicoll.transport.parcels import pack
+from mpicoll.transport.parcels import describe_error, pack
 
 
 @entry
@@ -213,9 +213,7 @@ def send_object_list(
     parcel, error = pack(partial(objects.dump, object_list))
     pg.parcels.send(parcel, peer)
     if error is not None:
-        raise ObjectError(
-            f"object_list: expected objects that can be pickled, got {type(error).__name__}: {error}"
-        ) from error
+        raise ObjectError(f"object_list: expected objects that can be pickled, got {describe_error(error)}") from error
 
 
 @entry

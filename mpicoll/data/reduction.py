@@ -293,6 +293,8 @@ def _narrow(wide: Numpy, narrow: Numpy, dtype: DType) -> None:
             narrow["imag"] = wide.imag
         else:
             np.copyto(narrow, wide, casting="same_kind")
+            if dtype.name == "float16":
+                narrow[np.isnan(wide)] = np.nan  # the same NaN on every rank
 
 
 def _round_to_bfloat16(wide: Numpy, narrow: Numpy) -> None:

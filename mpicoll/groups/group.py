@@ -100,8 +100,8 @@ class ProcessGroup:
         """Wait for what is under way, then free what the group owns. Every member calls it."""
         if self.closed:
             return
-        self.closed = True
         self.engine.close()
+        self.closed = True
         self.engine.progress.call(self.private.Free)
         if self._owns_comm:
             self.engine.progress.call(self.comm.Free)

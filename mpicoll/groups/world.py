@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -157,8 +158,8 @@ class World:
     def free(self, group: ProcessGroup) -> None:
         """Destroy one group; its members call this."""
         group.check_open()
-        del self.groups[group.name]
         group.free()
+        del self.groups[group.name]
 
     def close(self) -> None:
         """Destroy every group, the youngest first."""
@@ -174,10 +175,11 @@ class World:
     def drain(self) -> None:
         """Wait for what is under way. Where a wait has given up on some of it, end the job: MPI could never end."""
         for group in list(self.groups.values()):
-            if not group.engine.drain(give_up=True):
-                print(f"mpicoll: group {group.name} has an operation that never ended; ending the job", flush=True)
+            if not group.engine.drain():
+                text = f"mpicoll: group {group.name} has an operation that never ended; ending the job"
+                print(text, file=sys.stderr, flush=True)
                 library.abort(1)
-        self.context.progress.drain()
+        self.context.progress.close()
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -248,9 +250,9 @@ def end_world() -> None:
     """Destroy the world and all its groups."""
     global _world
     world = current()
+    world.close()
     _world = None
     _forget_mpi_end()
-    world.close()
 
 
 def current() -> World:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.errors import ArgumentError, ThreadLevelError
+from mpicoll.errors import ArgumentError, CollectiveTimeoutError, ThreadLevelError
 from mpicoll.mpi import library
 from mpicoll.transport.operation import Operation
 from mpicoll.transport.progress import Progress, run
@@ -23,6 +23,10 @@ from mpicoll.transport.work import Work
 if TYPE_CHECKING:
     from mpicoll.mpi.library import Comm
     from mpicoll.transport.progress import Steps
+
+
+# Seconds between two looks at a queue that is waited for, and those that an operation may take after a wait gave it up.
+_LOOK, _GRACE = 0.1, 1.0
 
 
 class Engine:
@@ -107,20 +111,29 @@ class Engine:
                 f" MPI_THREAD_{library.LEVELS[self._level]}. Use the synchronous form, or start MPI with a higher level"
             )
 
-    def drain(self, give_up: bool = False) -> bool:
-        """Wait for what is under way; with `give_up` not for what a wait has given up on. Returns if all is done."""
+    def drain(self) -> bool:
+        """Wait for what is under way, but not for ever for what a wait has given up on. Returns whether all is done."""
+        given_up = 0.0
         with self._changed:
             while self._queue:
-                first = self._queue[0]
-                if give_up and isinstance(first, _Asynchronous) and first.work.abandoned:
-                    return False
-                self._changed.wait(0.1 if give_up else None)
-        return True
+                if any(isinstance(entry, _Asynchronous) and entry.work.abandoned for entry in self._queue):
+                    given_up += _LOOK
+                    if given_up > _GRACE:
+                        return False
+                self._changed.wait(_LOOK)
+        return self.progress.drain(self)
 
     def close(self) -> None:
-        """Wait for what is under way and end the thread."""
-        self.drain()
-        self.progress.drain(self)
+        """Wait for what is under way and end the thread.
+
+        Raises:
+            CollectiveTimeoutError: An operation that a wait has given up on is still under way.
+        """
+        if not self.drain():
+            raise CollectiveTimeoutError(
+                "the group cannot be freed: expected nothing under way, got an operation that a wait has given up on."
+                " End the program"
+            )
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -196,8 +209,13 @@ class SerialEngine(Engine):
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a collective function of the communicator's in its turn."""
-        self.drain()
+        self._wait_for_queue()
         return self.progress.call(function)
+
+    def _wait_for_queue(self) -> None:
+        with self._changed:
+            while self._queue:
+                self._changed.wait()
 
     def finish(self, steps: Steps) -> int | None:
         """Carry a point-to-point operation out on the progress thread and wait for it."""

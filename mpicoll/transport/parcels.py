@@ -157,7 +157,15 @@ def pack(make: Callable[[], list[Frame]]) -> tuple[Parcel, BaseException | None]
     try:
         return make(), None
     except Exception as error:
-        return Failure(f"{type(error).__name__}: {error}"), error
+        return Failure(describe_error(error)), error
+
+
+def describe_error(error: BaseException) -> str:
+    """An error in one line, also where it cannot say itself what it is."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def _frames(parcel: Parcel) -> list[Frame]:
@@ -170,7 +178,7 @@ def _frames(parcel: Parcel) -> list[Frame]:
 
 def _table(parcel: Parcel) -> Frame:
     if isinstance(parcel, Failure):
-        return np.array([-1, *parcel.text[:2000].encode()], np.int64)
+        return np.array([-1, *parcel.text[:2000].encode(errors="backslashreplace")], np.int64)
     return np.array([frame.size for frame in parcel], np.int64)
 
 

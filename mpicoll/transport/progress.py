@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # How long the thread sleeps between two looks at requests that are not done, in seconds.
 _SHORTEST, _LONGEST = 1e-4, 1e-3
+# How long MPI may take to cancel a request, in seconds.
+_TO_CANCEL = 1.0
 # How many times in a row it finds nothing to do before it goes to sleep until it is woken, which costs the caller time.
 _PATIENCE = 50
 
@@ -79,10 +81,16 @@ class Task:
             self.work.finish(error)
 
     def cancel(self) -> None:
-        """Give up what has not been matched, so that MPI can end."""
+        """Take back what has not been matched, as far as MPI can: receives."""
         with self._lock:
             for request in self._requests:
                 request.Cancel()
+            deadline = time.monotonic() + _TO_CANCEL
+            while time.monotonic() < deadline:
+                if library.MPI.Request.Testall(self._requests, self._statuses):
+                    self.done = True
+                    return
+                time.sleep(_LONGEST)
 
 
 def run(steps: Steps) -> int | None:
@@ -141,14 +149,18 @@ class Progress:
             raise error
         return result
 
-    def drain(self, owner: object = None) -> None:
-        """Wait until every task (of `owner`) is done but those that somebody has given up on; these are cancelled."""
+    def drain(self, owner: object = None) -> bool:
+        """Wait until every task (of `owner`) is done but those that somebody has given up on; these are cancelled.
+
+        Returns whether nothing is left: MPI cannot take a send back.
+        """
         pause = _SHORTEST
         while self._orders or any(not task.work.abandoned for task in self._tasks_of(owner)):
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
         for task in self._tasks_of(owner):
             self.call(task.cancel)
+        return not self._tasks_of(owner)
 
     def _tasks_of(self, owner: object) -> list[Task]:
         return [task for task in self._tasks if not task.done and (owner is None or task.owner is owner)]

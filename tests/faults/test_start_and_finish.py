@@ -292,3 +292,35 @@ def test_nobody_listens_on_a_socket(job: RunJob) -> None:
         start=SAY,
     )
     assert (end.code, end.lines(), end.err) == (0, ["0", "0"], "")
+
+
+GIVES_UP = """
+if rank == 0:
+    {start}
+    try:
+        work.wait(timeout=1)
+    except dist.CollectiveTimeoutError:
+        say("gave up")
+"""
+
+
+def test_a_receive_that_was_given_up_is_taken_back_at_the_end(job: RunJob) -> None:
+    end = job(GIVES_UP.format(start="work = dist.irecv(np.zeros(4), src=1)"))
+    assert (end.code, end.lines(), end.err) == (0, ["gave up"], "")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "work = dist.all_reduce(np.zeros(4), async_op=True)",
+        "first, work = (dist.all_reduce(np.zeros(4), async_op=True) for _ in range(2))",
+        "work = dist.isend(np.zeros(4_000_000), dst=1)",
+    ],
+    ids=["one", "second", "send"],
+)
+@pytest.mark.parametrize("destroy", [False, True], ids=["", "destroy"])
+def test_an_operation_that_was_given_up_does_not_hold_the_end(job: RunJob, start: str, destroy: bool) -> None:
+    end = job(GIVES_UP.format(start=start) + ("dist.destroy_process_group()" if destroy else ""))
+    assert end.code not in (0, None)
+    assert "gave up" in end.out or "given up on" in end.err or "never ended" in end.err
+    assert end.seconds_after("gave up") < 10.0

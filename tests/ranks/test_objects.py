@@ -276,3 +276,32 @@ def test_an_object_that_can_not_be_loaded_raises_where_it_is_loaded(dist: Module
     again: list[Any] = [None] * size
     dist.all_gather_object(again, rank)
     assert again == list(range(size))
+
+
+class Mute(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Stubborn:
+    """An object that cannot be pickled, for a reason that is hard to pass on."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> str:
+        raise self.error
+
+
+@pytest.mark.ranks(min=2)
+@pytest.mark.parametrize("error", [ValueError("name \udcff"), Mute()], ids=["surrogate", "mute"])
+def test_an_error_that_is_hard_to_pass_on_is_passed_on(
+    dist: ModuleType, rank: int, size: int, error: Exception
+) -> None:
+    objects = [None] * size
+    with pytest.raises(dist.ObjectError, match=f"rank 1.*{type(error).__name__}"):
+        dist.all_gather_object(objects, Stubborn(error) if rank == 1 else rank)
+    dist.all_gather_object(objects, rank)
+    assert objects == list(range(size))
