@@ -132,6 +132,8 @@ def get_rank(group: Group = None) -> int:
     Args:
         group: The group; None is the default group.
     """
+    if world.is_unused_comm(group):
+        return int(group.Get_rank())
     try:
         return world.resolve(group, collective=False).rank()
     except NotAMember:
@@ -145,6 +147,8 @@ def get_world_size(group: Group = None) -> int:
     Args:
         group: The group; None is the default group.
     """
+    if world.is_unused_comm(group):
+        return int(group.Get_size())
     try:
         return world.resolve(group, collective=False).size()
     except NotAMember:

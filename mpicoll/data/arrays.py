@@ -165,23 +165,20 @@ def _find_describer(array: Any) -> Callable[[Any], Array]:
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _describe_dlpack
     raise DTypeError(
-        f"array: expected a torch tensor, a numpy array or an object with __dlpack__, got {type(array).__qualname__}"
+        f"expected a torch tensor, a numpy array or an object with __dlpack__, got {type(array).__qualname__}"
     )
 
 
 def _describe_torch(tensor: torch.Tensor) -> Array:
     if not tensor.is_cpu or tensor.layout is not _strided() or tensor.is_nested:
-        raise DTypeError(
-            f"tensor: expected a dense tensor on the CPU, got {_layout_name(tensor)} on {tensor.device}."
-            " Convert it with .cpu() or .to_dense()"
-        )
+        raise DTypeError(_why_not(tensor))
     dtype = dtypes.from_torch(tensor.dtype)
     try:
         pointer = tensor.data_ptr()
-    except RuntimeError as error:  # fake and functional tensors have no memory
-        raise DTypeError(
-            f"tensor: expected one with memory of its own, got {type(tensor).__qualname__}: {error}"
-        ) from None
+    except RuntimeError:  # as of functional tensors
+        pointer = 0
+    if pointer == 0 and tensor.numel():
+        raise DTypeError(f"expected a tensor with memory of its own, got {type(tensor).__qualname__}, which has none")
     if tensor.is_contiguous():
         array = Array(tensor, "torch", dtype, tensor.shape, pointer, tensor.numel())
     else:
@@ -198,8 +195,11 @@ def _strided() -> Any:
     return sys.modules["torch"].strided
 
 
-def _layout_name(tensor: torch.Tensor) -> str:
-    return "a nested tensor" if tensor.is_nested else f"a tensor of layout {str(tensor.layout).removeprefix('torch.')}"
+def _why_not(tensor: torch.Tensor) -> str:
+    if not tensor.is_cpu:
+        return f"expected a tensor on the CPU, got one on {tensor.device}. Make a copy on the CPU"
+    kind = "a nested one" if tensor.is_nested else f"one of layout {str(tensor.layout).removeprefix('torch.')}"
+    return f"expected a dense tensor, got {kind}. Convert it with .to_dense() or .to_padded_tensor()"
 
 
 def _torch_copy(flat: np.ndarray[Any, Any], tensor: torch.Tensor, read: bool = False) -> None:
@@ -216,6 +216,8 @@ def _torch_copy(flat: np.ndarray[Any, Any], tensor: torch.Tensor, read: bool = F
 
 
 def _describe_numpy(array: np.ndarray[Any, Any]) -> Array:
+    if isinstance(array, np.ma.MaskedArray):
+        raise DTypeError("expected an array without a mask, got a MaskedArray. Pass array.filled()")
     dtype = dtypes.from_numpy(array.dtype)
     flags = array.flags
     strides = None if flags.c_contiguous else array.strides

@@ -118,8 +118,8 @@ def _opaque(name: str, itemsize: int) -> DType:
 
 def _spelling(dtype: np.dtype[Any]) -> str:
     # A name of which `numpy.dtype` makes the same dtype again, in another process.
-    if dtype.names is not None or dtype.subdtype is not None:
-        return repr(np.lib.format.dtype_to_descr(dtype))
+    if dtype.names is not None:
+        return str(dtype)  # a list of fields or, where they overlap or lie in another order, a dict
     try:
         spelled = np.dtype(dtype.str) == dtype
     except TypeError:

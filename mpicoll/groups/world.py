@@ -146,7 +146,7 @@ class World:
 
     def _next_name(self) -> str:
         self._made += 1
-        return f"group-{self._made}"
+        return self._unused(f"group-{self._made}")
 
     def _unused(self, name: str) -> str:
         number, unused = 1, name
@@ -304,15 +304,26 @@ def resolve(group: Any, collective: bool = True) -> ProcessGroup:
 
 def _resolve_comm(comm: Any, collective: bool) -> ProcessGroup:
     world = current()
+    if comm == library.MPI.COMM_NULL:
+        raise NotAMember
     if not isinstance(comm, library.MPI.Intracomm):
         raise ArgumentError(mismatch("group", "a ProcessGroup or an mpi4py communicator", type(comm).__qualname__))
     found: ProcessGroup = world.context.progress.call(lambda: _group_over(world, comm, collective))
     return found
 
 
+def is_unused_comm(group: Any) -> bool:
+    """Whether a ``group=`` argument is an mpi4py communicator that no operation has used yet."""
+    if group is None or isinstance(group, (ProcessGroup, int)):
+        return False
+    world = current()
+    if not isinstance(group, library.MPI.Intracomm) or group == library.MPI.COMM_NULL:
+        return False
+    unused: bool = world.context.progress.call(lambda: world.known_group_over(group) is None)
+    return unused
+
+
 def _group_over(world: World, comm: Any, collective: bool) -> ProcessGroup:
-    if comm == library.MPI.COMM_NULL:
-        raise NotAMember
     group = world.known_group_over(comm)
     if group is None and not collective:
         raise ArgumentError(

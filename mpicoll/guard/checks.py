@@ -151,8 +151,9 @@ def peer(group: ProcessGroup, rank: Any, group_rank: Any, name: str) -> int:
 
 
 def _global(group: ProcessGroup, rank: Any, name: str) -> int:
+    whole = _whole(rank, name)
     try:
-        return group.group_rank(_whole(rank, name))
+        return group.group_rank(whole)
     except ArgumentError as error:
         raise ArgumentError(f"{name}: {error}. Give a global rank of the group, or group_{name}") from None
 
@@ -215,7 +216,7 @@ def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
                 )
             )
         return layout.even_split(rows * row_bytes, group_size)
-    rows_of = [int(size) for size in sizes]
+    rows_of = [_whole(size, f"{name}_split_sizes") for size in sizes]
     if len(rows_of) != group_size:
         raise ArgumentError(mismatch(f"length of {name}_split_sizes", group_size, len(rows_of)))
     if min(rows_of) < 0:
@@ -229,7 +230,10 @@ def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
 
 def group_ranks(ranks: Any, world_size: int) -> list[int]:
     """Global ranks for a new group: whole, within the world and each once."""
-    listed = [_whole(rank, "ranks") for rank in ranks]
+    try:
+        listed = [_whole(rank, "ranks") for rank in ranks]
+    except TypeError:
+        raise ArgumentError(mismatch("ranks", "a list of ranks", repr(ranks))) from None
     for rank in listed:
         if not 0 <= rank < world_size:
             raise ArgumentError(mismatch("ranks", f"ranks from 0 to {world_size - 1}", rank))

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from mpicoll.transport.progress import Steps
 
 _INLINE = 8192
-_LONGEST_HEADER = 4096
+_LONGEST_INLINE_HEADER = 4096
+_FIRST = _LONGEST_INLINE_HEADER + _INLINE  # bytes of the first MPI message at most
 _ALIGNMENT = 16  # of the elements behind a header in the message: some vectorised copies ask for it
 # Tag of the elements (0 where they follow at once), their bytes, number of dimensions, length of the dtype's name, 1
 # for torch; behind it the dimensions and the name.
@@ -83,8 +84,8 @@ class Mailbox:
 
     def send(self, array: Array, rank: int, tag: int) -> Steps:
         """Send an array's elements to a rank of the communicator."""
-        if array.nbytes <= _INLINE:
-            header = _pack_header(array, 0)
+        header = _pack_header(array, 0)
+        if array.nbytes <= _INLINE and len(header) <= _LONGEST_INLINE_HEADER:
             message = np.empty(len(header) + array.nbytes, np.uint8)
             message[: len(header)] = np.frombuffer(header, np.uint8)
             if array.nbytes:
@@ -108,7 +109,7 @@ class Mailbox:
         What `accept` raises is raised when the message's elements have been taken in, so that the next message can
         come.
         """
-        message = np.empty(_LONGEST_HEADER + _INLINE, np.uint8)
+        message = np.empty(_FIRST, np.uint8)
         any_rank = library.MPI.ANY_SOURCE if rank is None else rank
         statuses = yield [self.comm.Irecv([message, message.size, library.MPI.BYTE], any_rank, tag)]
         source = int(statuses[0].Get_source())
@@ -172,10 +173,8 @@ def _pack_header(array: Array, elements_tag: int) -> bytes:
     fixed = _FIXED.pack(elements_tag, array.nbytes, len(shape), len(name), _is_torchs(array))
     header = fixed + struct.pack(f"<{len(shape)}q", *shape) + name
     header += bytes(-len(header) % _ALIGNMENT)
-    if len(header) > _LONGEST_HEADER:
-        raise DTypeError(
-            f"dtype: expected one with a description of at most {_LONGEST_HEADER} bytes, got {len(name)} bytes"
-        )
+    if len(header) > _FIRST:
+        raise DTypeError(f"dtype: expected one whose description has at most {_FIRST} bytes, got {len(name)}")
     return header
 
 
@@ -191,8 +190,9 @@ def _unpack_header(message: np.ndarray[Any, Any]) -> tuple[Header, int]:
 
 @lru_cache(maxsize=256)
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    if name.startswith(("[", "(")):  # a structured dtype, spelled as numpy's own files spell it
-        return np.lib.format.descr_to_dtype(ast.literal_eval(name))
+    if name.startswith(("[", "{")):  # a structured dtype
+        parsed: np.dtype[Any] = np.dtype(ast.literal_eval(name))
+        return parsed
     try:
         return np.dtype(name)
     except TypeError:  # numpy learns of the small floats when ml_dtypes is imported, which the sender has done

@@ -153,7 +153,7 @@ def _folds(op: Operation, how: Reduction) -> bool:
     return how.folds == "always" or (how.folds == "perhaps" and op.place.deterministic)
 
 
-def _fold(gathered: Numpy, result: Numpy, fold: np.ufunc) -> None:
+def _fold(gathered: Numpy, result: Numpy, fold: Callable[..., Any]) -> None:
     rows = gathered.reshape(-1, result.size)
     with np.errstate(all="ignore"):
         np.copyto(result, rows[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from mpicoll.errors import ArgumentError, CollectiveTimeoutError, MpicollError
+from mpicoll.errors import ArgumentError, CollectiveTimeoutError, LaunchError, MpicollError
 from mpicoll.mpi import library
 
 Timeout = timedelta | float | None
@@ -18,7 +19,23 @@ Timeout = timedelta | float | None
 
 def seconds(timeout: timedelta | float) -> float:
     """A time-out, given as a timedelta or in seconds, in seconds."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if not isinstance(timeout, (int, float)):
+        raise ArgumentError(f"timeout: expected a timedelta or seconds, got {timeout!r}")
+    return float(timeout)
+
+
+# How often this process has been forked from another: a rank's Work is none in its children.
+_forks = 0
+
+
+def _after_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Work:
@@ -40,6 +57,7 @@ class Work:
         "_done",
         "_error",
         "_event",
+        "_forks",
         "_limit",
         "_lock",
         "_outputs",
@@ -62,6 +80,7 @@ class Work:
         self._error: BaseException | None = None
         self._ranks = ranks
         self._limit = limit
+        self._forks = _forks
         self.source: int | None = None  # the group rank that a message came from
 
     def wait(self, timeout: Timeout = None) -> bool:
@@ -72,8 +91,10 @@ class Work:
 
         Raises:
             CollectiveTimeoutError: It took longer. The operation is left as it is, and its tensors are not to be used.
+            LaunchError: This is a process forked from the rank that started it.
             MpicollError: What went wrong with the operation, each time.
         """
+        self._refuse_in_child()
         limit = self._limit if timeout is None else seconds(timeout)
         if not self._done and not self._await(limit):
             self.abandoned = True
@@ -109,9 +130,16 @@ class Work:
 
     def is_completed(self) -> bool:
         """Whether the operation is done, well or not. Does not wait."""
+        self._refuse_in_child()
         if not self._done and self.drive is not None:
             self.drive()
         return self._done
+
+    def _refuse_in_child(self) -> None:
+        if self._forks != _forks:
+            error = LaunchError("this process was forked from the rank that started the operation. Wait for it there")
+            error.locate(self.where)
+            raise error
 
     def is_success(self) -> bool:
         """Whether the operation is done and nothing went wrong."""

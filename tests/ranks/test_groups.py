@@ -433,3 +433,19 @@ def test_a_groups_communicator_is_the_users_to_use(dist: ModuleType, make: MakeG
 
 def test_the_worlds_communicator_is_the_users_to_use(dist: ModuleType, rank: int, size: int) -> None:
     assert dist.group.WORLD.comm.allgather(rank) == list(range(size))
+
+
+def test_a_description_that_another_group_would_get_as_its_name(dist: ModuleType) -> None:
+    first = dist.new_group()
+    number = int(first.name.rpartition("-")[2])
+    second = dist.new_group(group_desc=f"group-{number + 2}")
+    third = dist.new_group()
+    assert len({first.name, second.name, third.name}) == 3
+    for group in (first, second, third):
+        dist.destroy_process_group(group)
+
+
+def test_rank_and_size_in_a_communicator_that_nothing_has_used(dist: ModuleType, rank: int, size: int) -> None:
+    comm = dist.group.WORLD.comm.Split(0, -rank)
+    assert (dist.get_rank(comm), dist.get_world_size(comm)) == (size - 1 - rank, size)
+    comm.Free()
