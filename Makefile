@@ -58,6 +58,10 @@ test-faults: $(READY) ## run the tests of jobs that fail
 test-ranks-%: $(READY) ## run the tests of tests/ranks on % ranks
 	$(IN) python tests/run.py $* -- $(ARGS)
 
+.PHONY: test-whole
+test-whole: $(READY) ## run the whole product of operations, dtypes and layouts, of which `make test` takes a part
+	$(IN) MPICOLL_TEST_WHOLE=1 python tests/run.py --limit 7200 1 2 3 4 -- -k product $(ARGS)
+
 .PHONY: test-python
 test-python: ## run the tests on other Pythons, with numpy and without torch
 	@tried=; failed=; \

@@ -178,6 +178,12 @@ def leaves(case: Case, size: int, dtype: Any, grad: bool = True) -> list[list[Te
     ]
 
 
+def close(found: Any, expected: Any) -> None:
+    """Compare, with what single precision loses in a loss that is no longer small."""
+    single = (expected[0] if isinstance(expected, list) else expected).dtype == torch.float32
+    torch.testing.assert_close(found, expected, **({"rtol": 1e-4, "atol": 1e-4} if single else {}))
+
+
 def listed(outputs: Any) -> list[Tensor]:
     return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
 
@@ -211,14 +217,14 @@ def test_results_and_gradients(dist: ModuleType, name: str, where: str, dtype: s
         expected = case.model(theirs)
         outputs = listed(case.call(dist.differentiable, team, mine))
         if expected[team.me]:
-            torch.testing.assert_close(outputs, expected[team.me])
+            close(outputs, expected[team.me])
         sum((loss_of(outs, r) for r, outs in enumerate(expected)), torch.zeros(())).backward()
         backward(case, team, outputs, expected[team.me])
         for x, reference, old in zip(mine, theirs[team.me], before, strict=True):
             assert torch.equal(x.detach(), old), "an input changed"
             assert x.grad is not None
             grad = torch.zeros_like(x) if reference.grad is None else reference.grad
-            torch.testing.assert_close(x.grad, grad)
+            close(x.grad, grad)
 
 
 @pytest.mark.parametrize("where", TEAMS)
