@@ -1,7 +1,7 @@
 """The collectives of Python objects. Only objects of ranks that are trusted: unpickling can run any code.
 
 What is sent is a pickle; the memory of numpy arrays and CPU tensors inside an object travels beside it and is not
-copied into it. Arrays that arrive are writable and have memory of their own. If an object of one rank cannot be
+copied into it. Arrays that arrive have memory of their own. If an object of one rank cannot be
 pickled, every rank that takes part raises an ObjectError that names it, and the group stays usable.
 """
 

@@ -40,11 +40,21 @@ class _TorchPickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         torch: Any = sys.modules["torch"]
+        if type(value) is torch.Tensor and str(value.dtype).startswith(_UNPICKLED) and value.layout is torch.strided:
+            return _rebuild_view, (value.detach().view(getattr(torch, f"int{8 * value.dtype.itemsize}")), value.dtype)
         if type(value) is not torch.storage.TypedStorage or value._untyped_storage.device.type != "cpu":
             return NotImplemented
         untyped = value._untyped_storage  # its public name warns
         memory = torch.empty(0, dtype=torch.uint8).set_(untyped).numpy()
         return _rebuild_storage, (pickle.PickleBuffer(memory), value.dtype)
+
+
+# Tensors of these dtypes torch 2.13 pickles and cannot load: they travel as integers.
+_UNPICKLED = ("torch.float8", "torch.float4", "torch.uint16", "torch.uint32", "torch.uint64", "torch.complex32")
+
+
+def _rebuild_view(integers: Any, dtype: Any) -> Any:
+    return integers.view(dtype)
 
 
 def _rebuild_storage(memory: Any, dtype: Any) -> Any:

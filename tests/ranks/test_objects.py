@@ -305,3 +305,17 @@ def test_an_error_that_is_hard_to_pass_on_is_passed_on(
         dist.all_gather_object(objects, Stubborn(error) if rank == 1 else rank)
     dist.all_gather_object(objects, rank)
     assert objects == list(range(size))
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "uint16", "uint32", "uint64", "complex32", "bfloat16", "bool"])
+def test_tensors_of_every_dtype_travel_in_objects(dist: ModuleType, rank: int, size: int, name: str) -> None:
+    import torch
+
+    dtype = getattr(torch, name)
+    bytes_of = (torch.arange(6 * dtype.itemsize) % 2).to(torch.uint8)
+    tensors: list[Any] = [None] * size
+    dist.all_gather_object(tensors, {"tensor": bytes_of.view(dtype).reshape(2, 3)})
+    for got in tensors:
+        assert (got["tensor"].dtype, got["tensor"].shape) == (dtype, (2, 3))
+        assert torch.equal(got["tensor"].contiguous().view(torch.uint8).flatten(), bytes_of)
