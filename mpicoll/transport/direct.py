@@ -24,10 +24,11 @@ def barrier(op: Operation) -> None:
 def broadcast(op: Operation, array: Array, root: int) -> None:
     """The root's elements for everybody (MPI_Bcast)."""
     region = op.source(array) if op.place.rank == root else op.target(array)
-    _broadcast_region(op, region, root)
+    broadcast_region(op, region, root)
 
 
-def _broadcast_region(op: Operation, region: Region, root: int) -> None:
+def broadcast_region(op: Operation, region: Region, root: int) -> None:
+    """A block of the root's for everybody, in calls as large as MPI takes."""
     for first, count in pieces(region.nbytes, op.place.limit):
         op.call("Bcast", op.bytes_of(region.part(first, count)), root)
 
@@ -70,7 +71,7 @@ def _gather_to_all(op: Operation, source: Region, target: Region, sizes: list[in
 def _broadcast_blocks(op: Operation, source: Region, targets: list[Region]) -> None:
     op.copy(source, targets[op.place.rank])
     for root, block in enumerate(targets):
-        _broadcast_region(op, block, root)
+        broadcast_region(op, block, root)
 
 
 def gather(op: Operation, array: Array, outputs: list[Array], root: int) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from mpicoll.data.arrays import describe
-from mpicoll.data.layout import Region, displacements, pieces
+from mpicoll.data.layout import Region, displacements
 from mpicoll.data.objects import Frame
 from mpicoll.errors import ObjectError
 from mpicoll.mpi import library
+from mpicoll.transport import direct
 from mpicoll.transport.engine import Engine
 from mpicoll.transport.messages import Header, Mailbox
 from mpicoll.transport.operation import Operation, Place
@@ -68,7 +69,7 @@ class Parcels:
         parcel = _room(table) if mine is None else _frames(mine)
         operation = Operation(self._place)
         for frame in parcel:
-            _add_broadcast(operation, _region(frame), root)
+            direct.broadcast_region(operation, _region(frame), root)
         self._run(operation)
         return parcel
 
@@ -131,7 +132,7 @@ class Parcels:
             room[:] = frame
         for root, parcel in enumerate(parcels):
             for frame in parcel:
-                _add_broadcast(operation, _region(frame), root)
+                direct.broadcast_region(operation, _region(frame), root)
         self._run(operation)
         return parcels
 
@@ -208,11 +209,6 @@ def _split(joined: Frame) -> list[Frame]:
 
 def _region(frame: Frame) -> Region:
     return Region(frame.__array_interface__["data"][0], frame.size, frame)
-
-
-def _add_broadcast(operation: Operation, region: Region, root: int) -> None:
-    for first, count in pieces(region.nbytes, operation.place.limit):
-        operation.call("Bcast", operation.bytes_of(region.part(first, count)), root)
 
 
 def _int64(array: Frame) -> list[Any]:
