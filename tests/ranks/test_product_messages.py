@@ -29,7 +29,7 @@ def calls_for(op: str, where: str, kind: str, size: int, async_op: bool) -> list
                 Call(op, dtype.name, shapes, layouts, (kind,), seed, async_op=async_op, seed=seed, variant=seed)
             )
     whole = where == "world" and not async_op
-    most = (1000 if whole else 150) if size <= 2 else (60 if whole else 25)
+    most = (1000 if whole else 100) if size <= 2 else (60 if whole else 25)
     return chosen(calls, most, op, where, kind, str(async_op))
 
 

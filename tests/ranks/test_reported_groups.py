@@ -68,6 +68,7 @@ def test_roots_are_global_or_of_the_group_and_not_both(dist: ModuleType, rank: i
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.time_limit(300)  # a busy machine needs milliseconds for each
 def test_five_thousand_groups_come_and_go(dist: ModuleType) -> None:
     # T49: MPICH dies after 2,046 communicators that nobody freed.
     x = np.ones(1)
