@@ -14,6 +14,7 @@ import numpy as np
 from mpicoll.data import dlpack, dtypes
 from mpicoll.data.dtypes import DType
 from mpicoll.errors import DTypeError
+from mpicoll.mpi import library
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,6 @@ class Array:
         kind: The library that it came from.
         dtype: What its elements are.
         shape: Its dimensions.
-        pointer: The address of its first element.
         strides: Bytes from one element to the next in each dimension, or None where it is row-major without gaps.
         count: The number of its elements.
         nbytes: The bytes of its elements, gaps left out.
@@ -37,7 +37,7 @@ class Array:
         writable: Whether it can be an output.
     """
 
-    __slots__ = ("contiguous", "count", "dtype", "kind", "nbytes", "owner", "pointer", "shape", "strides", "writable")
+    __slots__ = ("_pointer", "contiguous", "count", "dtype", "kind", "nbytes", "owner", "shape", "strides", "writable")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Array:
         kind: Kind,
         dtype: DType,
         shape: tuple[int, ...],
-        pointer: int,
+        pointer: int | None,
         count: int,
         strides: tuple[int, ...] | None = None,
         writable: bool = True,
@@ -54,12 +54,25 @@ class Array:
         self.kind = kind
         self.dtype = dtype
         self.shape = shape
-        self.pointer = pointer
+        self._pointer = pointer  # of a numpy array it is asked for when it is needed, which takes a while
         self.count = count
         self.nbytes = count * dtype.itemsize
         self.strides = strides
         self.contiguous = strides is None
         self.writable = writable
+
+    @property
+    def pointer(self) -> int:
+        """The address of the first element."""
+        if self._pointer is None:
+            self._pointer = int(self.owner.__array_interface__["data"][0])
+        return self._pointer
+
+    def buffer(self) -> Any:
+        """The memory of a contiguous array as mpi4py takes it."""
+        if self._pointer is None:
+            return self.owner
+        return library.MPI.buffer.fromaddress(self._pointer, self.nbytes)
 
     def __str__(self) -> str:
         return f"{self.dtype.name}{list(self.shape)}"
@@ -86,7 +99,7 @@ class IndirectArray(Array):
     __slots__ = ("_read", "_write")
 
     def __init__(self, array: Array, read: Callable[[Any], None], write: Callable[[Any], None]) -> None:
-        super().__init__(array.owner, array.kind, array.dtype, array.shape, array.pointer, array.count, array.strides)
+        super().__init__(array.owner, array.kind, array.dtype, array.shape, array._pointer, array.count, array.strides)
         self.contiguous = False
         self.writable = array.writable
         self._read = read
@@ -136,6 +149,7 @@ def at_address(
     return np.asarray(_Interface(interface)).view(dtype)
 
 
+_strided: Any = None  # torch.strided, once there is a torch tensor
 _describers: dict[type, Callable[[Any], Array]] = {}
 
 
@@ -159,6 +173,8 @@ def is_torch(array: Any) -> bool:
 
 def _find_describer(array: Any) -> Callable[[Any], Array]:
     if is_torch(array):
+        global _strided
+        _strided = sys.modules["torch"].strided
         return _describe_torch
     if isinstance(array, np.ndarray):
         return _describe_numpy
@@ -170,7 +186,7 @@ def _find_describer(array: Any) -> Callable[[Any], Array]:
 
 
 def _describe_torch(tensor: torch.Tensor) -> Array:
-    if not tensor.is_cpu or tensor.layout is not _strided() or tensor.is_nested:
+    if not tensor.is_cpu or tensor.layout is not _strided or tensor.is_nested:
         raise DTypeError(_why_not(tensor))
     dtype = dtypes.from_torch(tensor.dtype)
     try:
@@ -189,10 +205,6 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
             array, lambda flat: _torch_copy(flat, tensor, True), lambda flat: _torch_copy(flat, tensor)
         )
     return array
-
-
-def _strided() -> Any:
-    return sys.modules["torch"].strided
 
 
 def _why_not(tensor: torch.Tensor) -> str:
@@ -221,7 +233,7 @@ def _describe_numpy(array: np.ndarray[Any, Any]) -> Array:
     dtype = dtypes.from_numpy(array.dtype)
     flags = array.flags
     strides = None if flags.c_contiguous else array.strides
-    pointer = array.__array_interface__["data"][0] if array.size else 0
+    pointer = None if array.size else 0
     described = Array(array, "numpy", dtype, array.shape, pointer, array.size, strides, flags.writeable)
     if not array.dtype.isnative:
         return _describe_swapped(described, array)

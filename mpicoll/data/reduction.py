@@ -13,7 +13,7 @@ NaNs or zeros of both signs. So
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -44,7 +44,7 @@ class ReduceOp:
         (True, 'SUM')
     """
 
-    __slots__ = ("_key", "factor", "name")
+    __slots__ = ("_hash", "_key", "factor", "name")
 
     SUM: ClassVar[ReduceOp]
     AVG: ClassVar[ReduceOp]
@@ -59,6 +59,7 @@ class ReduceOp:
         self.name = name
         self.factor = factor
         self._key = (name, repr(factor))  # -0.0 is another factor than 0.0
+        self._hash = hash(self._key)
 
     @staticmethod
     def PREMUL_SUM(factor: complex) -> ReduceOp:
@@ -72,7 +73,7 @@ class ReduceOp:
         return isinstance(other, ReduceOp) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return self._hash
 
     def __reduce__(self) -> tuple[type[ReduceOp], tuple[str, complex | None]]:
         return ReduceOp, (self.name, self.factor)
@@ -110,6 +111,7 @@ class Reduction:
         folds: Whether the bits depend on the order of the ranks: "never", "perhaps" (with MPI they depend on its
             algorithm) or "always" (MPI's own operation will not do, so the ranks' elements are gathered and folded in
             their order).
+        plain: Whether MPI can reduce the user's elements as they are.
     """
 
     dtype: DType
@@ -121,11 +123,11 @@ class Reduction:
     after: Callable[[Numpy, int], None] | None
     fold: Callable[..., Any]
     folds: Literal["never", "perhaps", "always"]
+    plain: bool = field(init=False)
 
-    @property
-    def plain(self) -> bool:
-        """Whether MPI can reduce the user's elements as they are."""
-        return not self.widens and self.before is None and self.after is None
+    def __post_init__(self) -> None:
+        plain = not self.widens and self.before is None and self.after is None and self.folds != "always"
+        object.__setattr__(self, "plain", plain)
 
     def load(self, array: Array, work: Numpy) -> None:
         """Fill `work` with the elements of `array` in logical order, converted."""

@@ -51,7 +51,7 @@ class Operation:
     def buffer_of(self, array: Array) -> Any:
         """The memory of a contiguous array as mpi4py takes it."""
         self._keep.append(array.owner)
-        return library.MPI.buffer.fromaddress(array.pointer, array.nbytes)
+        return array.buffer()
 
     def call(self, name: str, *arguments: Any) -> None:
         """A collective call of MPI's."""

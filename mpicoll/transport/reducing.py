@@ -17,7 +17,7 @@ from mpicoll.data.arrays import Array, at_address
 from mpicoll.data.layout import displacements, pieces
 from mpicoll.data.reduction import Numpy, Reduction
 from mpicoll.mpi import library
-from mpicoll.transport.operation import Operation
+from mpicoll.transport.operation import Operation, Place
 
 # Elements of a piece where each needs memory beside it: converted, or gathered from all the ranks.
 _PIECE = 1 << 18
@@ -27,10 +27,8 @@ def all_reduce(op: Operation, array: Array, how: Reduction) -> None:
     """The reduction of every rank's elements, in place, for everybody (MPI_Allreduce)."""
     if not array.count:
         return  # as on every other rank, whatever its strides
-    if array.contiguous and how.plain and array.count <= op.place.limit and not _folds(op, how):
-        # The shortest way, which most calls take: MPI reduces the elements where they are.
-        spec = [op.buffer_of(array), array.count, how.mpi_type]
-        op.call("Allreduce", library.MPI.IN_PLACE, spec, how.mpi_op)
+    if is_one_call(op.place, array, how):
+        op.call("Allreduce", library.MPI.IN_PLACE, [op.buffer_of(array), array.count, how.mpi_type], how.mpi_op)
     elif array.contiguous and not how.widens:
         work = _view(op, array, how)
         _transform(op, how.before, work)
@@ -51,6 +49,16 @@ def all_reduce(op: Operation, array: Array, how: Reduction) -> None:
         _all_reduce_work(op, work, how)
         _finish(op, how, work)
         op.local(partial(how.store, work, array))
+
+
+def is_one_call(place: Place, array: Array, how: Reduction) -> bool:
+    """Whether an all_reduce is a single call in which MPI reduces the elements where they are."""
+    return (
+        array.contiguous
+        and how.plain
+        and 0 < array.count <= place.limit
+        and not (place.deterministic and how.folds != "never")
+    )
 
 
 def reduce(op: Operation, array: Array, how: Reduction, root: int) -> None:
