@@ -176,6 +176,21 @@ def test_large(dist: ModuleType, size: int, collective: str, kind: str) -> None:
     report(complaints)
 
 
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["MIN", "MAX"])
+def test_min_and_max_of_nans_and_signed_zeros(dist: ModuleType, rank: int, size: int, op: str, name: str) -> None:
+    """Bit for bit on every rank: any NaN becomes the quiet one, -0.0 is less than 0.0."""
+    bits = np.dtype(f"u{np.dtype(name).itemsize}")
+    nan, minus = np.array([np.nan, -0.0], name).view(bits)
+    last = rank == size - 1
+    strange = nan + bits.type(rank + 1)  # a payload, and on the last rank a sign
+    values = np.array([strange | minus if last else 1, minus if last else 0, 0 if last else minus], bits)
+    dist.all_reduce(values.view(name), op=getattr(dist.ReduceOp, op))
+    zero = minus if op == "MIN" else bits.type(0)
+    expected = [nan, zero, zero] if size > 1 else [nan, minus, 0]
+    assert values.tolist() == [int(value) for value in expected]
+
+
 @pytest.mark.parametrize("op", OPS["bool"])
 def test_any_byte_but_zero_is_true(dist: ModuleType, rank: int, size: int, op: str) -> None:
     """Memory seen as bool can hold other bytes than 0 and 1; results cannot."""
