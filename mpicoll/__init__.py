@@ -81,7 +81,10 @@ from mpicoll.errors import (
     ThreadLevelError,
 )
 from mpicoll.groups.group import ProcessGroup
+from mpicoll.torch_backend import registration as _registration
 from mpicoll.transport.work import Work
+
+_registration.install()
 
 __version__ = "0.1.0"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mpicoll.api.collectives import add_all_gather_single
+from mpicoll.api.collectives import add_all_gather, add_all_gather_single
 from mpicoll.api.entry import Group, entry
 from mpicoll.api.reductions import add_reduce_scatter_single
 from mpicoll.data import reduction
@@ -93,6 +93,24 @@ def all_gather_into_tensor_coalesced(
         add_all_gather_single(pg, operation, outputs[i], inputs[i])
 
     return _coalesce("all_gather_into_tensor_coalesced", pg, outputs, add, async_op)
+
+
+@entry
+def all_gather_coalesced(
+    output_lists: list[list[Any]], input_tensors: list[Any], group: Group = None, async_op: bool = False
+) -> Work | None:
+    """Gather several tensors: `all_gather` of each pair of a list and a tensor, as one operation; for the second door.
+
+    Arguments, returns and errors as of `all_gather_into_tensor_coalesced`.
+    """
+    pg = resolve(group)
+    inputs = checks.arrays_of_any_length(input_tensors, "input_tensors")
+    outputs = checks.same_length(output_lists, "output_lists", inputs, "input_tensors")
+
+    def add(operation: Operation, i: int) -> None:
+        add_all_gather(pg, operation, outputs[i], inputs[i])
+
+    return _coalesce("all_gather_coalesced", pg, outputs, add, async_op)
 
 
 @entry

@@ -79,13 +79,18 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: Group = None, async_o
         [0.0, 1.0]
     """
     pg = resolve(group)
+    operation = pg.operation()
+    add_all_gather(pg, operation, tensor_list, tensor)
+    return pg.carry_out(operation, "all_gather", list(tensor_list), async_op)
+
+
+def add_all_gather(pg: ProcessGroup, operation: Operation, tensor_list: list[Any], tensor: Any) -> None:
+    """Check the arguments of `all_gather` and add its steps to an operation."""
     outputs = checks.output_arrays(tensor_list, "tensor_list", pg.size())
     array = checks.input_array(tensor)
     checks.same_dtypes(outputs, "tensor_list", array, "tensor")
     checks.same_count(outputs, "tensor_list", pg.rank(), array, "tensor")
-    operation = pg.operation()
     direct.all_gather(operation, outputs, array)
-    return pg.carry_out(operation, "all_gather", list(tensor_list), async_op)
 
 
 @entry

@@ -102,8 +102,10 @@ def new_group(
             group = here.create(ordered, limit)
         else:
             group = _GroupMember.NON_GROUP_MEMBER
-    if group_desc and isinstance(group, ProcessGroup):
-        here.rename(group, group_desc)
+    if isinstance(group, ProcessGroup):
+        if group_desc:
+            here.rename(group, group_desc)
+        here.announce(group)
     return group
 
 
@@ -174,6 +176,7 @@ def _divide(here: world.World, parent: ProcessGroup, parts: list[list[int]], lim
     group = here.split(parent, color, parts[color].index(parent.rank()), ranks, limit)
     if name:
         here.rename(group, name)
+    here.announce(group)
     return group
 
 

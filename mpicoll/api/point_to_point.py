@@ -142,7 +142,7 @@ def isend(tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0
     """
     pg = resolve(group, collective=False)
     peer, array = _outgoing(pg, tensor, dst, tag, group_dst)
-    work = Work(pg.where("isend"), [tensor], limit=pg.timeout)
+    work = pg.work_class(pg.where("isend"), [tensor], limit=pg.timeout)
     pg.engine.start(pg.mailbox.send(array, peer, tag), work)
     return work
 
@@ -168,7 +168,7 @@ def irecv(tensor: Any, src: int | None = None, group: Group = None, tag: int = 0
     """
     pg = resolve(group, collective=False)
     peer, array = _incoming(pg, tensor, src, tag, group_src)
-    work = Work(pg.where("irecv"), [tensor], pg.ranks, pg.timeout)
+    work = pg.work_class(pg.where("irecv"), [tensor], pg.ranks, pg.timeout)
     pg.engine.start(pg.mailbox.receive(lambda header: header.fits(array), peer, tag), work)
     return work
 

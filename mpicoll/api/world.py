@@ -7,7 +7,7 @@ from typing import Any
 from mpicoll.api.entry import Group, entry
 from mpicoll.errors import ArgumentError, mismatch
 from mpicoll.groups import world
-from mpicoll.groups.group import NotAMember
+from mpicoll.groups.group import NotAMember, ProcessGroup
 from mpicoll.guard import checks, failures
 from mpicoll.mpi import library
 from mpicoll.transport.work import Timeout, seconds
@@ -26,12 +26,13 @@ def init_process_group(
     device_id: Any = None,
     _ranks: list[int] | None = None,
     comm: Any = None,
+    torch: bool | None = None,
 ) -> None:
     """Make the default group of all ranks, and start MPI unless it is running.
 
     Collective over `comm`. Needs no argument: rank and size are the communicator's. Sets ``RANK WORLD_SIZE LOCAL_RANK
     LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT`` in the environment where they are unset. From here on a rank that fails
-    (an uncaught exception, ``sys.exit`` with a status, Ctrl-C) ends the job.
+    (an uncaught exception, ``sys.exit`` with a status, Ctrl-C) ends the job. torch.distributed is initialised with it.
 
     Args:
         backend: Any of torch's names, so that ported code runs; what carries the traffic is MPI.
@@ -45,9 +46,12 @@ def init_process_group(
         device_id: Not needed.
         _ranks: Taken for the sake of torch's signature.
         comm: An mpi4py communicator to take in place of MPI.COMM_WORLD. It is duplicated.
+        torch: Whether torch.distributed is initialised too, with the backend ``"mpicoll"``. None does so if torch is
+            imported, before or after, and has no default group yet.
 
     Raises:
-        ArgumentError: It has been called before; a backend that torch does not know; not a communicator.
+        ArgumentError: It has been called before, or torch.distributed's with this backend; a backend that torch does
+            not know; not a communicator; `torch` where torch.distributed has a default group.
         LaunchError: The environment says other than MPI: a world of size 1 under a launcher that started more,
             variables or arguments that disagree (on every rank, if on one), or a worker process.
 
@@ -56,18 +60,27 @@ def init_process_group(
         >>> dist.is_initialized()  # this example runs where init_process_group() has been called
         True
     """
+    checks.backend_name(backend)
+    open_world(comm, timeout, rank, world_size, torch is not False)
+    if world.second_door is not None and torch is not False:
+        world.second_door.open(wanted=torch is True)
+
+
+def open_world(comm: Any, timeout: Timeout, rank: int, world_size: int, torch: bool) -> world.World:
+    """What `init_process_group` does before it looks at torch; arguments as there."""
     if world.is_initialized():
         raise ArgumentError(
             "the default group: expected none yet, got a second call. Call destroy_process_group() before it"
         )
-    checks.backend_name(backend)
     limit = world.DEFAULT_TIMEOUT if timeout is None else seconds(timeout)
     library.start()
     failures.install()
     if comm is not None and (not isinstance(comm, library.MPI.Intracomm) or comm == library.MPI.COMM_NULL):
         raise ArgumentError(mismatch("comm", "an mpi4py intracommunicator", repr(comm)))
-    world.start_world(comm, limit, rank, world_size)
+    opened = world.start_world(comm, limit, rank, world_size)
+    opened.torch = torch
     failures.watch_exit()  # runs before what the world does at exit, which waits for other ranks
+    return opened
 
 
 @entry
@@ -92,10 +105,17 @@ def destroy_process_group(group: Group = None) -> None:
         pg = world.resolve(group, collective=False)
     except NotAMember:
         return  # every rank may go through the list of all subgroups
-    if pg is world.default_group():
+    if world.second_door is None or not world.second_door.close(pg):
+        close_group(pg)
+
+
+def close_group(pg: ProcessGroup) -> None:
+    """What `destroy_process_group` does once torch knows of it."""
+    here = world.current()
+    if pg.engine is here.default.engine:
         world.end_world()
     else:
-        world.current().free(pg)
+        here.free(pg)
 
 
 def is_available() -> bool:

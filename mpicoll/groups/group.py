@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 class ProcessGroup:
     """The ranks that take part in an operation: what ``new_group`` returns.
 
+    Where torch.distributed is initialised with mpicoll, it is a ``torch.distributed.ProcessGroup`` too.
+
     Attributes:
-        name: Its name, which error texts give.
+        label: Its name, which error texts give.
         ranks: The global ranks of its members, in the order of their ranks in the group.
         comm: An mpi4py communicator of the same ranks, for traffic of the user's own. mpicoll never uses it.
         timeout: Seconds that a wait for one of its Works may take.
@@ -32,9 +34,11 @@ class ProcessGroup:
         (True, True)
     """
 
+    work_class: ClassVar[type[Work]] = Work
+
     def __init__(
         self,
-        name: str,
+        label: str,
         ranks: tuple[int, ...],
         comm: Comm,
         private: Comm,
@@ -42,7 +46,7 @@ class ProcessGroup:
         context: Context,
         timeout: float,
     ) -> None:
-        self.name = name
+        self.label = label
         self.ranks = ranks
         self.comm = comm
         self.timeout = timeout
@@ -57,6 +61,13 @@ class ProcessGroup:
         self._owns_comm = owns_comm
         self._rank_of = {rank: index for index, rank in enumerate(ranks)}
 
+    @classmethod
+    def over(cls, group: ProcessGroup) -> ProcessGroup:
+        """`group` as one of this class: the same group, of which either may be used."""
+        other = cls.__new__(cls)
+        other.__dict__ = group.__dict__
+        return other
+
     def rank(self) -> int:
         """This process's rank in the group."""
         return self.place.rank
@@ -66,7 +77,7 @@ class ProcessGroup:
         return self.place.size
 
     def __repr__(self) -> str:
-        return f"<mpicoll.ProcessGroup {self.name}: rank {self.rank()} of {self.size()}>"
+        return f"<mpicoll.ProcessGroup {self.label}: rank {self.rank()} of {self.size()}>"
 
     def group_rank(self, global_rank: int) -> int:
         """The rank in the group of a global rank."""
@@ -74,13 +85,13 @@ class ProcessGroup:
         if rank is None:
             raise ArgumentError(
                 f"global rank: expected one of {_some(self.ranks)}, got {global_rank},"
-                f" which is not part of group {self.name}"
+                f" which is not part of group {self.label}"
             )
         return rank
 
     def where(self, operation: str) -> str:
         """The place that error texts begin with."""
-        return f"{operation}(group={self.name}, rank {self.rank()} of {self.size()})"
+        return f"{operation}(group={self.label}, rank {self.rank()} of {self.size()})"
 
     def operation(self) -> Operation:
         """A new operation of this group, with no steps yet."""
@@ -92,7 +103,7 @@ class ProcessGroup:
         if not async_op:
             self.engine.run(operation)
             return None
-        work = Work(self.where(name), outputs, limit=self.timeout)
+        work = self.work_class(self.where(name), outputs, limit=self.timeout)
         self.engine.submit(operation, work)
         return work
 
@@ -109,7 +120,7 @@ class ProcessGroup:
     def check_open(self) -> None:
         """Refuse a group that has been destroyed."""
         if self.closed:
-            raise NotInitializedError(f"group {self.name} has been destroyed")
+            raise NotInitializedError(f"group {self.label} has been destroyed")
 
 
 class Context:

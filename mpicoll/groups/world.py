@@ -9,8 +9,8 @@ import atexit
 import os
 import socket
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mpicoll.errors import ArgumentError, LaunchError, NotInitializedError, mismatch
 from mpicoll.groups.group import Context, GroupMember, NotAMember, ProcessGroup
@@ -32,13 +32,17 @@ class World:
             first.
         local_rank: This rank among those that share memory with it.
         local_size: How many those are.
+        group_class: What its groups are. The second door puts a class in its place that torch takes.
+        announce: Told of each group that is made here and not by the second door.
+        torch: Whether torch.distributed is to be initialised with it.
+        at_end: Called, the last one first, before the groups are freed or MPI ends.
     """
 
     def __init__(self, base: Comm, timeout: float, rank: int, world_size: int) -> None:
         private = base.Dup()
         try:
-            self.local_rank, self.local_size = _on_node(private)
-            self._variables = _variables(private, self.local_rank, self.local_size)
+            self.local_rank, self.local_size = on_node(private)
+            self.variables = _variables(private, self.local_rank, self.local_size)
             _agree(private, self._find_problem(private, rank, world_size))
             level = private.allreduce(library.thread_level(), op=library.MPI.MIN)
             # The ranks must choose alike, and some launchers do not hand the environment on to other hosts.
@@ -50,9 +54,13 @@ class World:
         except BaseException:
             private.Free()
             raise
+        self.group_class: type[ProcessGroup] = ProcessGroup
+        self.announce: Callable[[ProcessGroup], None] = lambda group: None
+        self.torch = False
+        self.at_end: list[Callable[[], None]] = []
         everybody = tuple(range(private.Get_size()))
         self.default = ProcessGroup("world", everybody, base, private, False, self.context, timeout)
-        self.groups = {self.default.name: self.default}
+        self.groups = {self.default.label: self.default}
         self._made = 0
         self._exported = self._export()
         self._adopted_key = library.MPI.Comm.Create_keyval()
@@ -66,13 +74,19 @@ class World:
             library.max_count()
         except ArgumentError as error:
             return str(error)
-        numbers = {name: int(value) for name, value in self._variables.items() if not name.startswith("MASTER")}
+        numbers = {name: int(value) for name, value in self.variables.items() if not name.startswith("MASTER")}
         return launcher.check_variables(os.environ, numbers)
 
     def _export(self) -> list[str]:
-        unset = [name for name in self._variables if name not in os.environ]
-        os.environ.update({name: self._variables[name] for name in unset})
+        unset = [name for name in self.variables if name not in os.environ]
+        os.environ.update({name: self.variables[name] for name in unset})
         return unset
+
+    def promote(self, group_class: type[ProcessGroup]) -> None:
+        """Make groups of another class, and of that class the groups there are. Local."""
+        self.group_class = group_class
+        self.groups = {label: group_class.over(group) for label, group in self.groups.items()}
+        self.default = self.groups[self.default.label]
 
     def split(self, parent: ProcessGroup, color: int | None, key: int, ranks: Sequence[int], timeout: float) -> Any:
         """Divide a group; every rank of it calls this. Returns this rank's part, whose global ranks are `ranks`."""
@@ -124,6 +138,7 @@ class World:
         group = self.known_group_over(comm)
         if group is None:
             group = self.adopt(comm, self.default.timeout)
+            self.announce(group)
             comm.Set_attr(self._adopted_key, group)
         return group
 
@@ -134,15 +149,15 @@ class World:
 
     def _add(self, name: str, ranks: tuple[int, ...], private: Comm, comm: Comm | None, timeout: float) -> ProcessGroup:
         public = private.Dup() if comm is None else comm
-        group = ProcessGroup(name, ranks, public, private, comm is None, self.context, timeout)
+        group = self.group_class(name, ranks, public, private, comm is None, self.context, timeout)
         self.groups[name] = group
         return group
 
     def rename(self, group: ProcessGroup, name: str) -> None:
         """Give a group another name."""
-        del self.groups[group.name]
-        group.name = self._unused(name)
-        self.groups[group.name] = group
+        del self.groups[group.label]
+        group.label = self._unused(name)
+        self.groups[group.label] = group
 
     def _next_name(self) -> str:
         self._made += 1
@@ -159,27 +174,33 @@ class World:
         """Destroy one group; its members call this."""
         group.check_open()
         group.free()
-        del self.groups[group.name]
+        self.groups.pop(group.label)
 
     def close(self) -> None:
         """Destroy every group, the youngest first."""
+        self._call_at_end()
         for group in reversed(list(self.groups.values())):
             group.free()
         self.groups.clear()
         self.context.progress.close()
         library.MPI.Comm.Free_keyval(self._adopted_key)
         for name in self._exported:
-            if os.environ.get(name) == self._variables[name]:
+            if os.environ.get(name) == self.variables[name]:
                 del os.environ[name]
 
     def drain(self) -> None:
         """Wait for what is under way. Where a wait has given up on some of it, end the job: MPI could never end."""
+        self._call_at_end()
         for group in list(self.groups.values()):
             if not group.engine.drain():
-                text = f"mpicoll: group {group.name} has an operation that never ended; ending the job"
+                text = f"mpicoll: group {group.label} has an operation that never ended; ending the job"
                 print(text, file=sys.stderr, flush=True)
                 library.abort(1)
         self.context.progress.close()
+
+    def _call_at_end(self) -> None:
+        while self.at_end:
+            self.at_end.pop()()
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -188,11 +209,17 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}-{ranks[1]}-...-{ranks[-1]}-{len(ranks)}-in-all"
 
 
-def _on_node(private: Comm) -> tuple[int, int]:
+def on_node(private: Comm) -> tuple[int, int]:
+    """This process's rank among those that share memory with it, and how many these are. Collective."""
     node = private.Split_type(library.MPI.COMM_TYPE_SHARED)
     place = node.Get_rank(), node.Get_size()
     node.Free()
     return place
+
+
+def host_name(one_node: bool) -> str:
+    """The name by which the other ranks reach this host."""
+    return "127.0.0.1" if one_node else socket.gethostname()
 
 
 def _variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str]:
@@ -203,7 +230,7 @@ def _variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        host = "127.0.0.1" if local_size == size else socket.gethostname()
+        host = host_name(local_size == size)
         address = os.environ.get("MASTER_ADDR", host), os.environ.get("MASTER_PORT", str(port))
     address = private.bcast(address, root=0)
     return {
@@ -222,6 +249,18 @@ def _agree(private: Comm, problem: str | None) -> None:
         if text is not None:
             raise LaunchError(problem or f"rank {rank} reports: {text}")
 
+
+class SecondDoor(Protocol):
+    """What the first door knows of torch.distributed's: `mpicoll.torch_backend` has it."""
+
+    def open(self, wanted: bool) -> None:
+        """Initialise torch.distributed over the world."""
+
+    def close(self, group: ProcessGroup) -> bool:
+        """Destroy a group by torch.distributed if that knows it."""
+
+
+second_door: SecondDoor | None = None
 
 _world: World | None = None
 _forked_from: int | None = None
@@ -253,6 +292,12 @@ def end_world() -> None:
     world.close()
     _world = None
     _forget_mpi_end()
+
+
+def abandon_world() -> None:
+    """Forget the world without freeing it, since some of its ranks may never come to do so."""
+    global _world
+    _world = None
 
 
 def current() -> World:
@@ -290,12 +335,11 @@ def resolve(group: Any, collective: bool = True) -> ProcessGroup:
     """
     if group is None:
         return (_world or current()).default
-    if group.__class__ is ProcessGroup:
+    if isinstance(group, ProcessGroup):
         if group.closed or _world is None:
             current()
             group.check_open()
-        known: ProcessGroup = group
-        return known
+        return group
     if group == GroupMember.NON_GROUP_MEMBER:
         current()
         raise NotAMember
@@ -307,7 +351,8 @@ def _resolve_comm(comm: Any, collective: bool) -> ProcessGroup:
     if comm == library.MPI.COMM_NULL:
         raise NotAMember
     if not isinstance(comm, library.MPI.Intracomm):
-        raise ArgumentError(mismatch("group", "a ProcessGroup or an mpi4py communicator", type(comm).__qualname__))
+        kind = f"{type(comm).__module__}.{type(comm).__qualname__}"
+        raise ArgumentError(mismatch("group", "a ProcessGroup or an mpi4py communicator", kind))
     found: ProcessGroup = world.context.progress.call(lambda: _group_over(world, comm, collective))
     return found
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -97,6 +98,10 @@ def _on_exception(kind: type[BaseException], error: BaseException, trace: Traceb
 
 
 def _end_job(reason: str, code: int) -> None:
+    if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
+        # torch's excepthook, around this one, collects what is printed and prints it when this one has returned.
+        collected, sys.stderr = sys.stderr.getvalue(), sys.__stderr__
+        sys.stderr.write(collected)
     print(f"{reason}; ending the job", file=sys.stderr, flush=True)
     library.abort(code)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.errors import ArgumentError, CollectiveTimeoutError, ThreadLevelError
+from mpicoll.errors import ArgumentError, CollectiveTimeoutError, MpicollError, ThreadLevelError
 from mpicoll.mpi import library
 from mpicoll.transport.operation import Operation
 from mpicoll.transport.progress import Progress, run
@@ -132,6 +132,14 @@ class Engine:
                         return False
                 self._changed.wait(_LOOK)
         return self.progress.drain(self)
+
+    def abandon(self, error: MpicollError) -> None:
+        """Give up what is under way: its Works are done, with `error`. MPI may never end."""
+        with self._changed:
+            works = [entry.work for entry in self._queue if isinstance(entry, _Asynchronous)]
+        for work in (*works, *self.progress.works_of(self)):
+            work.abandoned = True
+            work.finish(error)
 
     def close(self) -> None:
         """Wait for what is under way and end the thread.

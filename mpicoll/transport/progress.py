@@ -162,6 +162,10 @@ class Progress:
             self.call(task.cancel)
         return not self._tasks_of(owner)
 
+    def works_of(self, owner: object) -> list[Work]:
+        """The Works of the tasks under way."""
+        return [task.work for task in self._tasks_of(owner)]
+
     def _tasks_of(self, owner: object) -> list[Task]:
         return [task for task in self._tasks if not task.done and (owner is None or task.owner is owner)]
 

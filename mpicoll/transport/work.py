@@ -52,34 +52,18 @@ class Work:
         (True, True, True)
     """
 
-    __slots__ = (
-        "_callbacks",
-        "_done",
-        "_error",
-        "_event",
-        "_forks",
-        "_limit",
-        "_lock",
-        "_outputs",
-        "_ranks",
-        "abandoned",
-        "drive",
-        "source",
-        "where",
-    )
-
     def __init__(self, where: str, outputs: list[Any], ranks: Sequence[int] = (), limit: float | None = None) -> None:
         self.where = where
         self.abandoned = False  # a wait for it has timed out: the end of the program does not wait for it
         self.drive: Callable[[], Any] | None = None  # moves it on, on the waiting thread
-        self._outputs = outputs
+        self.outputs = outputs
         self._event: threading.Event | None = None  # made when somebody waits
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._done = False
         self._error: BaseException | None = None
         self._ranks = ranks
-        self._limit = limit
+        self.limit = limit
         self._forks = _forks
         self.source: int | None = None  # the group rank that a message came from
 
@@ -95,7 +79,7 @@ class Work:
             MpicollError: What went wrong with the operation, each time.
         """
         self._refuse_in_child()
-        limit = self._limit if timeout is None else seconds(timeout)
+        limit = self.limit if timeout is None else seconds(timeout)
         if not self._done and not self._await(limit):
             self.abandoned = True
             error = CollectiveTimeoutError(f"not done after {limit:g} s. Another rank may not have called it")
@@ -152,7 +136,7 @@ class Work:
     def result(self) -> list[Any]:
         """The outputs, once the operation is done."""
         self.wait()
-        return list(self._outputs)
+        return list(self.outputs)
 
     def synchronize(self) -> None:
         """Wait; torch's word for it."""
@@ -175,22 +159,23 @@ class Work:
         from mpicoll.data.arrays import is_torch
 
         future: Any
-        if any(is_torch(output) for output in self._outputs):
+        if any(is_torch(output) for output in self.outputs):
             import torch
 
             future = torch.futures.Future()
         else:
             future = Future()
-        self._when_done(lambda: self._resolve(future))
+        self.when_done(lambda: self._resolve(future))
         return future
 
     def _resolve(self, future: Any) -> None:
         if self._error is None:
-            future.set_result(list(self._outputs))
+            future.set_result(list(self.outputs))
         else:
             future.set_exception(self._error)
 
-    def _when_done(self, callback: Callable[[], None]) -> None:
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call a function when the operation is done, or now if it is."""
         with self._lock:
             if not self._done:
                 self._callbacks.append(callback)

@@ -115,7 +115,7 @@ def test_translating_a_rank_of_outside_is_refused(dist: ModuleType, make: MakeGr
 
 
 def test_members_agree_on_a_name_of_its_own(dist: ModuleType, make: MakeGroup, size: int) -> None:
-    names = [make().name, make().name, dist.group.WORLD.name]
+    names = [make().label, make().label, dist.group.WORLD.label]
     everyones: list[Any] = [None] * size
     dist.all_gather_object(everyones, names)
     assert len(set(names)) == 3
@@ -162,7 +162,7 @@ def test_members_alone_make_a_group(dist: ModuleType, make: MakeGroup, rank: int
     first = make(list(range(1, size)), use_local_synchronization=True)
     second = make(list(range(1, size)), use_local_synchronization=True)
     assert (dist.get_rank(first), dist.get_world_size(first)) == (rank - 1, size - 1)
-    assert first.name != second.name
+    assert first.label != second.label
     assert total(dist, first, rank) == total(dist, second, rank) == sum(range(1, size))
 
 
@@ -174,7 +174,7 @@ def test_collective_and_local_making_mix(dist: ModuleType, make: MakeGroup, rank
         assert total(dist, local, 1) == size - 1
     everyone = make()
     names: list[Any] = [None] * size
-    dist.all_gather_object(names, everyone.name)
+    dist.all_gather_object(names, everyone.label)
     assert len(set(names)) == 1
     assert total(dist, everyone, 1) == size
 
@@ -437,10 +437,10 @@ def test_the_worlds_communicator_is_the_users_to_use(dist: ModuleType, rank: int
 
 def test_a_description_that_another_group_would_get_as_its_name(dist: ModuleType) -> None:
     first = dist.new_group()
-    number = int(first.name.rpartition("-")[2])
+    number = int(first.label.rpartition("-")[2])
     second = dist.new_group(group_desc=f"group-{number + 2}")
     third = dist.new_group()
-    assert len({first.name, second.name, third.name}) == 3
+    assert len({first.label, second.label, third.label}) == 3
     for group in (first, second, third):
         dist.destroy_process_group(group)
 

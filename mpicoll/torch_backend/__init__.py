@@ -1,0 +1,1 @@
+"""The second door: torch.distributed with mpicoll as its backend."""

@@ -1,0 +1,164 @@
+"""Tells torch.distributed about mpicoll, without importing torch: at once where it is there, else when it comes."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType, ModuleType
+from typing import Any
+
+from mpicoll.errors import ArgumentError
+from mpicoll.groups import world
+from mpicoll.groups.group import ProcessGroup
+
+NAME = "mpicoll"
+# torch takes the list for what the backend can do; data/arrays.py says of a tensor it cannot reach.
+_DEVICES = ["cpu", "cuda", "xpu", "mps", "hpu", "mtia", "privateuseone"]
+
+
+class TorchDoor:
+    """What the first door knows of the second: an instance is `world.second_door`."""
+
+    def open(self, wanted: bool) -> None:
+        """Initialise torch.distributed over the world that has just been made, where torch is there.
+
+        Args:
+            wanted: Whether the user asked for it, so that torch is to be imported and somebody else's default group
+                is an error.
+        """
+        if "torch" not in sys.modules and not wanted:
+            return
+        import torch.distributed as torch_dist
+
+        register()
+        if not torch_dist.is_initialized():
+            timeout = world.current().default.timeout
+            torch_dist.init_process_group(NAME, init_method="mpi://", timeout=_timedelta(timeout))
+        elif wanted:
+            raise ArgumentError(
+                "torch: expected torch.distributed without a default group, got one of the backend"
+                f" {torch_dist.get_backend()!r}. Leave torch=True out, or initialise mpicoll alone"
+            )
+
+    def close(self, group: ProcessGroup) -> bool:
+        """Destroy a group by torch's own function if torch knows it, and say so. It comes back by ``shutdown``."""
+        if "torch.distributed" not in sys.modules:
+            return False
+        import torch.distributed as torch_dist
+
+        if not torch_dist.is_initialized():
+            return False
+        known: Any = torch_dist.distributed_c10d._world.pg_map
+        default = torch_dist.group.WORLD
+        is_ours = isinstance(default, ProcessGroup) and default.engine is group.engine
+        if is_ours:
+            torch_dist.destroy_process_group()
+        elif group in known:
+            torch_dist.destroy_process_group(group)  # type: ignore[arg-type]  # it is one of torch's, too
+        else:
+            return False
+        return True
+
+
+def _timedelta(seconds: float) -> Any:
+    from datetime import timedelta
+
+    return timedelta(seconds=seconds)
+
+
+def install() -> None:
+    """Register the backend now, or when torch has been imported."""
+    world.second_door = TorchDoor()
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _TorchFinder())
+    else:
+        register()
+
+
+def register() -> None:
+    """Register the backend and the rendezvous of ``mpi://`` with torch.distributed, once."""
+    import torch.distributed as torch_dist
+
+    if not torch_dist.is_available() or NAME in torch_dist.Backend.backend_list:
+        return
+    torch_dist.Backend.register_backend(NAME, _make_group, extended_api=True, devices=["cpu"])
+    # Given to register_backend, they would make mpicoll the default of a device that has none.
+    torch_dist.Backend.backend_capability[NAME] = list(_DEVICES)
+    handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
+    handlers["mpi"] = _meet
+    env = handlers["env"]
+
+    def meet_by_environment(url: str, **options: Any) -> Iterator[Any]:
+        # init_process_group without init_method comes here. Under mpicoll MPI knows what the environment would say.
+        return _meet(url, **options) if _asked_for()[0] else env(url, **options)
+
+    handlers["env"] = meet_by_environment
+
+
+def _meet(url: str, **options: Any) -> Iterator[Any]:
+    from mpicoll.torch_backend import store_torch
+
+    ours, comm = _asked_for()
+    return store_torch.meet(url, lazily=ours, comm=comm, **options)
+
+
+def _asked_for() -> tuple[bool, Any]:
+    """Whether the ``init_process_group`` that this runs in was asked for mpicoll, and over which communicator.
+
+    torch does not tell it to the handlers of its rendezvous.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "init_process_group" and "backend" in frame.f_locals:
+            ours = NAME in str(frame.f_locals["backend"]).lower()
+            return ours, frame.f_locals.get("pg_options") if ours else None
+        frame = frame.f_back
+    return False, None
+
+
+def _make_group(options: Any, user_options: Any) -> Any:
+    """What torch calls for a new group with this backend, on its members."""
+    from mpicoll.torch_backend import creation_torch
+
+    return creation_torch.make_group(options, user_options)
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    """Waits for the import of torch."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch" or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _TorchLoader(spec.loader)
+        return spec
+
+
+class _TorchLoader(importlib.abc.Loader):
+    """Imports torch as its own loader does, and then registers the backend."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        register()
+        if world.is_initialized() and world.current().torch:
+            TorchDoor().open(wanted=False)
