@@ -42,8 +42,8 @@ class World:
         private = base.Dup()
         try:
             self.local_rank, self.local_size = on_node(private)
-            self.variables = _variables(private, self.local_rank, self.local_size)
-            _agree(private, self._find_problem(private, rank, world_size))
+            self.variables = variables(private, self.local_rank, self.local_size)
+            agree(private, self._find_problem(private, rank, world_size))
             level = private.allreduce(library.thread_level(), op=library.MPI.MIN)
             # The ranks must choose alike, and some launchers do not hand the environment on to other hosts.
             limit = private.allreduce(library.max_count(), op=library.MPI.MIN)
@@ -222,7 +222,7 @@ def host_name(one_node: bool) -> str:
     return "127.0.0.1" if one_node else socket.gethostname()
 
 
-def _variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str]:
+def variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str]:
     """What torch.distributed's programs look for in the environment. Nothing listens on the port; it was free."""
     rank, size = private.Get_rank(), private.Get_size()
     address = None
@@ -243,7 +243,7 @@ def _variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str
     }
 
 
-def _agree(private: Comm, problem: str | None) -> None:
+def agree(private: Comm, problem: str | None) -> None:
     """Raise on every rank if one has a problem."""
     for rank, text in enumerate(private.allgather(problem)):
         if text is not None:

@@ -125,15 +125,23 @@ class _Exit(SystemExit):
         self._code = value
 
     def _leave(self) -> None:
-        status = self._code
-        hooks = _hooks
-        if hooks is None or not hooks.active or status is None or status == 0:
-            return
-        traceback.print_exception(type(self), self, self.__traceback__)
-        time.sleep(_EXIT_GRACE)
-        _end_job(
-            f"{hooks.who()} called exit({status!r})", status & 0xFF if isinstance(status, int) and status & 0xFF else 1
-        )
+        _leave(self, self._code)
+
+
+def _leave(leaving: SystemExit, status: Any) -> None:
+    hooks = _hooks
+    if hooks is None or not hooks.active or status is None or status == 0:
+        return
+    traceback.print_exception(type(leaving), leaving, leaving.__traceback__)
+    time.sleep(_EXIT_GRACE)
+    _end_job(
+        f"{hooks.who()} called exit({status!r})", status & 0xFF if isinstance(status, int) and status & 0xFF else 1
+    )
+
+
+def leave(leaving: SystemExit) -> None:
+    """End the job if a SystemExit that nobody has caught says that the program failed."""
+    _leave(leaving, leaving.code)
 
 
 _Exit.__name__ = _Exit.__qualname__ = "SystemExit"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
@@ -15,6 +17,8 @@ from mpicoll.groups import world
 from mpicoll.groups.group import ProcessGroup
 
 NAME = "mpicoll"
+_env_by_mpi = False  # whether env:// is served by MPI for all backends
+_taking_over = False  # whether init_process_group() is given this backend, whatever it is called with
 # torch takes the list for what the backend can do; data/arrays.py says of a tensor it cannot reach.
 _DEVICES = ["cpu", "cuda", "xpu", "mps", "hpu", "mtia", "privateuseone"]
 
@@ -93,9 +97,44 @@ def register() -> None:
 
     def meet_by_environment(url: str, **options: Any) -> Iterator[Any]:
         # init_process_group without init_method comes here. Under mpicoll MPI knows what the environment would say.
-        return _meet(url, **options) if _asked_for()[0] else env(url, **options)
+        return _meet(url, **options) if _env_by_mpi or _asked_for()[0] else env(url, **options)
 
     handlers["env"] = meet_by_environment
+    if _taking_over:
+        _replace_init()
+
+
+def meet_by_mpi() -> None:
+    """Serve ``env://`` by MPI, for every backend: ``python -m mpicoll run`` asks for it."""
+    global _env_by_mpi
+    _env_by_mpi = True
+
+
+def take_over() -> None:
+    """Make this the backend of the default group whatever ``init_process_group()`` is called with from now on."""
+    global _taking_over
+    _taking_over = True
+    if "torch" in sys.modules:
+        _replace_init()
+
+
+def _replace_init() -> None:
+    import torch.distributed as torch_dist
+
+    original = torch_dist.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **options: Any) -> None:
+        given = inspect.signature(original).bind(*args, **options).arguments
+        given["backend"] = NAME
+        given.pop("pg_options", None)  # they are another backend's
+        if "store" not in given:
+            given["init_method"] = "mpi://"
+        original(**given)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.") and vars(module).get("init_process_group") is original:
+            module.init_process_group = init_process_group  # type: ignore[attr-defined]
 
 
 def _meet(url: str, **options: Any) -> Iterator[Any]:
