@@ -61,6 +61,8 @@ def init_process_group(
         True
     """
     checks.backend_name(backend)
+    if world.second_door is not None:
+        world.second_door.check(wanted=torch is True)
     open_world(comm, timeout, rank, world_size, torch is not False)
     if world.second_door is not None and torch is not False:
         world.second_door.open(wanted=torch is True)

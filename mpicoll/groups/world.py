@@ -253,6 +253,9 @@ def agree(private: Comm, problem: str | None) -> None:
 class SecondDoor(Protocol):
     """What the first door knows of torch.distributed's: `mpicoll.torch_backend` has it."""
 
+    def check(self, wanted: bool) -> None:
+        """Refuse what `open` could not do."""
+
     def open(self, wanted: bool) -> None:
         """Initialise torch.distributed over the world."""
 

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -26,12 +27,19 @@ _DEVICES = ["cpu", "cuda", "xpu", "mps", "hpu", "mtia", "privateuseone"]
 class TorchDoor:
     """What the first door knows of the second: an instance is `world.second_door`."""
 
-    def open(self, wanted: bool) -> None:
-        """Initialise torch.distributed over the world that has just been made, where torch is there.
+    def check(self, wanted: bool) -> None:
+        """Refuse a default group of somebody else's where the user asked for ours."""
+        torch_dist = sys.modules.get("torch.distributed")
+        if wanted and torch_dist is not None and torch_dist.is_initialized():
+            raise ArgumentError(
+                "torch: expected torch.distributed without a default group, got one of backend"
+                f" {torch_dist.get_backend()!r}. Leave torch=True out, or destroy that group first"
+            )
 
-        Args:
-            wanted: Whether the user asked for it, so that torch is to be imported and somebody else's default group
-                is an error.
+    def open(self, wanted: bool) -> None:
+        """Initialise torch.distributed over the world that has just been made.
+
+        Nothing is done where it has a default group of its own, or where torch is not imported and not `wanted`.
         """
         if "torch" not in sys.modules and not wanted:
             return
@@ -39,13 +47,8 @@ class TorchDoor:
 
         register()
         if not torch_dist.is_initialized():
-            timeout = world.current().default.timeout
-            torch_dist.init_process_group(NAME, init_method="mpi://", timeout=_timedelta(timeout))
-        elif wanted:
-            raise ArgumentError(
-                "torch: expected torch.distributed without a default group, got one of the backend"
-                f" {torch_dist.get_backend()!r}. Leave torch=True out, or initialise mpicoll alone"
-            )
+            timeout = timedelta(seconds=world.current().default.timeout)
+            torch_dist.init_process_group(NAME, init_method="mpi://", timeout=timeout)
 
     def close(self, group: ProcessGroup) -> bool:
         """Destroy a group by torch's own function if torch knows it, and say so. It comes back by ``shutdown``."""
@@ -65,12 +68,6 @@ class TorchDoor:
         else:
             return False
         return True
-
-
-def _timedelta(seconds: float) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=seconds)
 
 
 def install() -> None:

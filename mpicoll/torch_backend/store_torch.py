@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from mpicoll.errors import LaunchError, mismatch
 from mpicoll.groups import rendezvous, world
 from mpicoll.groups.rendezvous import Address, Doorbell
+from mpicoll.mpi import library
 
 _TIMEOUT = timedelta(minutes=30)
 
@@ -105,7 +106,8 @@ def meet(
         comm: The communicator whose ranks they are.
         options: Not needed.
     """
-    rank, size = rendezvous.everybody() if comm is None else (comm.Get_rank(), comm.Get_size())
+    over_comm = library.is_running() and isinstance(comm, library.MPI.Intracomm)  # what else it may be is told later
+    rank, size = (comm.Get_rank(), comm.Get_size()) if over_comm else rendezvous.everybody()
     given = dict(parse_qsl(urlsplit(url).query))
     place = int(given.get("rank", rank)), int(given.get("world_size", size))
     if lazily:  # whoever makes the group checks the place

@@ -15,7 +15,8 @@ def job(tmp_path: Path) -> RunJob:
     """Return a function that runs a script as a job of `n` ranks and tells how it ended.
 
     The script is a text, `start` goes before it, or a file. `env` goes on top of a clean environment; `mpirun` and
-    `python` replace the usual two; `launcher=[]` starts the script with no launcher at all.
+    `python` replace the usual two; `launcher=[]` starts the script with no launcher at all. The words of `before` and
+    `after` go around the script on the command line.
     """
 
     def run(
@@ -28,6 +29,8 @@ def job(tmp_path: Path) -> RunJob:
         launcher: Sequence[str] | None = None,
         mpirun: str | None = None,
         python: str = sys.executable,
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
     ) -> Ended:
         if isinstance(script, Path):
             path = script
@@ -36,6 +39,8 @@ def job(tmp_path: Path) -> RunJob:
             path.write_text(start + textwrap.dedent(script))
         mpirun = mpirun or mpirun_path()
         line = launch_line(mpirun, n) if launcher is None else list(launcher)
-        return run_timed([*line, python, str(path)], clean_environment(mpirun) | dict(env or {}), limit)
+        return run_timed(
+            [*line, python, *before, str(path), *after], clean_environment(mpirun) | dict(env or {}), limit
+        )
 
     return run
