@@ -25,6 +25,7 @@ from mpicoll.api.collectives import (
     barrier,
     broadcast,
     gather,
+    monitored_barrier,
     scatter,
 )
 from mpicoll.api.groups import (
@@ -137,6 +138,7 @@ __all__ = [
     "is_initialized",
     "isend",
     "local_device",
+    "monitored_barrier",
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",

@@ -10,7 +10,7 @@
     ├── ThreadLevelError        (RuntimeError)  the MPI was started with too low a thread level for this call
     ├── MessageError            (RuntimeError)  a message arrived that does not fit the tensor it was meant for
     ├── ObjectError             (RuntimeError)  a rank could not pickle what it was to send
-    ├── CollectiveTimeoutError  (TimeoutError)  a wait took longer than its time-out
+    ├── CollectiveTimeoutError  (TimeoutError, RuntimeError)  a wait took longer than its time-out
     └── MPIError                (RuntimeError)  the MPI library reported an error
 
 The second base is what torch.distributed raises in such a case, so that ported code which catches it still does.
@@ -77,8 +77,8 @@ class ObjectError(MpicollError, RuntimeError):
     """A rank of the group could not pickle the object that it was to send. The text names the rank and its error."""
 
 
-class CollectiveTimeoutError(MpicollError, TimeoutError):
-    """``Work.wait`` took longer than its time-out."""
+class CollectiveTimeoutError(MpicollError, TimeoutError, RuntimeError):
+    """``Work.wait`` or ``monitored_barrier`` took longer than its time-out."""
 
 
 class MPIError(MpicollError, RuntimeError):

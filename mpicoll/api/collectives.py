@@ -8,10 +8,10 @@ from mpicoll.api.entry import Group, entry
 from mpicoll.data.arrays import Array
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.groups.world import resolve
-from mpicoll.guard import checks
+from mpicoll.guard import checks, deadlines
 from mpicoll.transport import direct
 from mpicoll.transport.operation import Operation
-from mpicoll.transport.work import Timeout, Work
+from mpicoll.transport.work import Timeout, Work, seconds
 
 
 @entry
@@ -354,6 +354,28 @@ def barrier(
     operation = pg.operation()
     direct.barrier(operation)
     return pg.carry_out(operation, "barrier", [], async_op)
+
+
+@entry
+def monitored_barrier(group: Group = None, timeout: Timeout = None, wait_all_ranks: bool = False) -> None:
+    """Wait until every rank of the group has come here, or name those that have not.
+
+    Collective. For finding out who went another way: it is slower than `barrier`.
+
+    Args:
+        group: The group; None is the default group.
+        timeout: How long to wait, as a timedelta or in seconds; the group's by default.
+        wait_all_ranks: Name all the ranks that have not come, not the first of them alone.
+
+    Raises:
+        CollectiveTimeoutError: On every rank that came, if not all did. Rank 0 of the group names those that did not.
+
+    MPI_Send and MPI_Improbe. Example:
+        >>> import mpicoll as dist
+        >>> dist.monitored_barrier(timeout=30)
+    """
+    pg = resolve(group)
+    deadlines.monitored_barrier(pg, pg.timeout if timeout is None else seconds(timeout), wait_all_ranks)
 
 
 all_gather_single = all_gather_into_tensor  # torch 2.13's name for it

@@ -240,6 +240,10 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
         """``torch.distributed.barrier``."""
         return self._timed(collectives.barrier(self, opts.asyncOp), opts)
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """``mpicoll.monitored_barrier``; ``torch.distributed.monitored_barrier`` calls it of gloo's groups alone."""
+        collectives.monitored_barrier(self, timeout, wait_all_ranks)
+
     def send(self, tensors: Any, dstRank: int, tag: int) -> Any:
         """``torch.distributed.isend``."""
         return self._message("send", tensors, lambda: point_to_point.isend(_one(tensors), None, self, tag, dstRank))

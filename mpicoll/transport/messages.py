@@ -49,6 +49,7 @@ class Tags:
         exchange: The tag of the messages inside collectives.
         objects: The tag of objects.
         doorbell: The tag by which a rank asks rank 0 to open a store.
+        monitor: The tag of monitored barriers.
     """
 
     users: int
@@ -57,17 +58,18 @@ class Tags:
     exchange: int
     objects: int
     doorbell: int
+    monitor: int
 
 
 def divide_tags(upper_bound: int) -> Tags:
     """Divide the tags up to MPI_TAG_UB, which is at least 32,767.
 
     >>> divide_tags(32767)
-    Tags(users=16384, first=16384, count=16381, exchange=32767, objects=32766, doorbell=32765)
+    Tags(users=16384, first=16384, count=16380, exchange=32767, objects=32766, doorbell=32765, monitor=32764)
     """
     count = min((upper_bound + 1) // 2, 1 << 20)
     first = upper_bound + 1 - count
-    return Tags(first, first, count - 3, upper_bound, upper_bound - 1, upper_bound - 2)
+    return Tags(first, first, count - 4, *range(upper_bound, upper_bound - 4, -1))
 
 
 class Mailbox:
