@@ -6,7 +6,9 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Options for pytest, as in `make test-ranks-2 ARGS='-k gather -x'`
 ARGS ?=
-SUITES ?= unit docs 1 2 3 4 faults examples
+SUITES ?= unit docs 1 2 3 4 torch_backend:2 torch_backend:4 faults examples
+# Ranks of `make torch-suite`
+N ?= 4
 PYTHONS ?= 3.10 3.12 3.13
 PYENV_ROOT ?= $(HOME)/.pyenv
 
@@ -58,6 +60,14 @@ test-faults: $(READY) ## run the tests of jobs that fail
 test-ranks-%: $(READY) ## run the tests of tests/ranks on % ranks
 	$(IN) python tests/run.py $* -- $(ARGS)
 
+.PHONY: test-torch
+test-torch: $(READY) ## run PyTorch's own distributed code over mpicoll, beside one process, on 2 and 4 ranks
+	$(IN) python tests/run.py torch_backend:2 torch_backend:4 -- $(ARGS)
+
+.PHONY: torch-suite
+torch-suite: $(READY) ## run the distributed test-suite that the torch wheel ships, on N ranks
+	$(IN) python tests/torch_backend/suite.py -n $(N) $(ARGS)
+
 .PHONY: test-whole
 test-whole: $(READY) ## run the whole product of operations, dtypes and layouts, of which `make test` takes a part
 	$(IN) MPICOLL_TEST_WHOLE=1 python tests/run.py --limit 7200 1 2 3 4 -- -k product $(ARGS)
@@ -81,8 +91,9 @@ test-python-%: .venv/python%/.ready
 	PATH="$(CURDIR)/.venv/python$*/bin:$$PATH" python tests/run.py unit 1 2 3 -- $(ARGS)
 
 .PHONY: bench
-bench: $(READY) ## time all_reduce beside mpi4py's, on 2 ranks
+bench: $(READY) ## time all_reduce beside mpi4py's and gloo's, and DDP beside gloo's, on 2 ranks
 	$(IN) mpirun -n 2 python tests/benchmarks/all_reduce.py
+	$(IN) mpirun -n 2 python tests/benchmarks/ddp.py
 
 .PHONY: lint
 lint: $(READY) ## check with ruff

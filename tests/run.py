@@ -1,9 +1,9 @@
 """Runs the suites one after the other, all of them even where one fails, and prints a line for each at the end.
 
-    python tests/run.py unit 1 2 3 4 faults [-- options of pytest]
+    python tests/run.py unit 1 2 3 4 torch_backend:2 faults [-- options of pytest]
 
-A number n stands for tests/ranks under `mpirun -n N`, a name for tests/NAME without mpirun. The mpirun is the one
-beside this Python. What an MPI needs in the environment (Open MPI as root, more ranks than cores) the Makefile sets.
+NAME:n stands for tests/NAME under `mpirun -n N`, a number for tests/ranks so, a name for tests/NAME without mpirun. The
+mpirun is the one beside this Python. What an MPI needs in the environment (Open MPI as root, more ranks than cores) the Makefile sets.
 """
 
 from __future__ import annotations
@@ -44,12 +44,21 @@ class Outcome(NamedTuple):
         else:
             told = ", ".join(f"{self.counts.get(w, 0)} {w}" for w in words if w == "passed" or self.counts.get(w))
         verdict = f"FAILED (exit {self.status})" if self.failed else "ok"
-        return f"{label(self.suite):<14} {verdict:<16} {told:<40} {self.seconds:6.0f} s"
+        return f"{label(self.suite):<22} {verdict:<16} {told:<40} {self.seconds:6.0f} s"
 
 
 def label(suite: str) -> str:
     """Return the name of a suite for a person."""
-    return f"ranks, n = {suite}" if suite.isdigit() else suite
+    folder, n = parts(suite)
+    return f"{folder}, n = {n}" if n else folder
+
+
+def parts(suite: str) -> tuple[str, str]:
+    """Return the folder of a suite and its number of ranks, empty without mpirun."""
+    if suite.isdigit():
+        return "ranks", suite
+    folder, _, n = suite.partition(":")
+    return folder, n
 
 
 def command(suite: str, options: list[str], counts: Path) -> list[str]:
@@ -58,10 +67,11 @@ def command(suite: str, options: list[str], counts: Path) -> list[str]:
     pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--counts={counts}"]
     # Open MPI gives rank 0 a terminal of its own, the others a pipe: what counts is where this script prints.
     pytest += [f"--color={'yes' if sys.stdout.isatty() else 'no'}", *options]
-    if not suite.isdigit():
-        return [*pytest, f"tests/{suite}"]
+    folder, n = parts(suite)
+    if not n:
+        return [*pytest, f"tests/{folder}"]
     mpirun = Path(sys.executable).parent / "mpirun"
-    return [str(mpirun), "-n", suite, *pytest, "--with-mpi", "tests/ranks"]
+    return [str(mpirun), "-n", n, *pytest, "--with-mpi", f"tests/{folder}"]
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -114,8 +124,8 @@ def main() -> int:
     cut = words.index("--") if "--" in words else len(words)
     arguments = parser.parse_args(words[:cut])
     for suite in arguments.suites:
-        if not suite.isdigit() and not (ROOT / "tests" / suite).is_dir():
-            parser.error(f"there is no folder tests/{suite}")
+        if not (ROOT / "tests" / parts(suite)[0]).is_dir():
+            parser.error(f"there is no folder tests/{parts(suite)[0]}")
     outcomes = [run(suite, words[cut + 1 :], arguments.limit) for suite in arguments.suites]
     print("\n==== " + " ".join(sys.argv), *outcomes, sep="\n", flush=True)
     ran = sum((outcome.counts or {}).get("passed", 0) for outcome in outcomes)

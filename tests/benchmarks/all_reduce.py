@@ -1,4 +1,4 @@
-"""all_reduce beside mpi4py's Allreduce: `mpirun -n 2 python tests/benchmarks/all_reduce.py`, or `make bench`.
+"""all_reduce, at either door, beside mpi4py's Allreduce and beside gloo: `mpirun -n 2 python tests/benchmarks/all_reduce.py`, or `make bench`.
 
 Prints for each size the median time of a call and its ratio to mpi4py on the numpy array. The calls are timed in turn,
 so that what else the machine does meets all of them alike; absolute times are only good for comparison within a run.
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed
 from mpi4py import MPI
 
 import mpicoll as dist
@@ -29,7 +30,7 @@ def seconds_a_call(call: Callable[[], Any], calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def measure(elements: int, rounds: int, budget: float) -> dict[str, float]:
+def measure(elements: int, rounds: int, budget: float, gloo: Any) -> dict[str, float]:
     """Time each of the ways, in turn; return the medians in seconds."""
     comm = MPI.COMM_WORLD
     array, other, tensor = np.ones(elements, np.float32), np.ones(elements, np.float32), torch.ones(elements)
@@ -38,9 +39,13 @@ def measure(elements: int, rounds: int, budget: float) -> dict[str, float]:
         "mpi4py, tensor.numpy()": lambda: comm.Allreduce(MPI.IN_PLACE, tensor.numpy()),
         "mpicoll, torch": lambda: dist.all_reduce(tensor),
         "mpicoll, numpy": lambda: dist.all_reduce(other),
+        "torch.distributed": lambda: torch.distributed.all_reduce(tensor),
+        "torch.distributed, gloo": lambda: torch.distributed.all_reduce(tensor, group=gloo),
     }
-    one = comm.allreduce(seconds_a_call(ways["mpi4py, numpy"], 20), op=MPI.MAX)
-    calls = max(5, min(2000, int(budget / one)))
+    calls = {}
+    for name, call in ways.items():
+        one = comm.allreduce(seconds_a_call(call, 20), op=MPI.MAX)
+        calls[name] = max(5, min(2000, int(budget / one)))
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, call in ways.items():
@@ -48,7 +53,7 @@ def measure(elements: int, rounds: int, budget: float) -> dict[str, float]:
                 values[:] = 0
             tensor.zero_()
             comm.Barrier()
-            times[name].append(seconds_a_call(call, calls))
+            times[name].append(seconds_a_call(call, calls[name]))
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
@@ -56,11 +61,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=31, help="how often each way is timed")
-    parser.add_argument("--budget", type=float, default=0.02, help="seconds that mpi4py's calls of a round may take")
+    parser.add_argument("--budget", type=float, default=0.02, help="seconds that the calls of a round may take")
     options = parser.parse_args()
     dist.init_process_group()
+    gloo = torch.distributed.new_group(backend="gloo")
     for nbytes, elements in ELEMENTS.items():
-        medians = measure(elements, options.rounds, options.budget)
+        medians = measure(elements, options.rounds, options.budget, gloo)
         if dist.get_rank() == 0:
             base = medians["mpi4py, numpy"]
             for name, median in medians.items():
