@@ -91,4 +91,4 @@ def _announce(group: ProcessGroup) -> None:
     tables.pg_group_ranks[group] = {rank: index for index, rank in enumerate(group.ranks)}
     tables.tags_to_pg.setdefault(f"ptd:{name}", []).append(group)
     tables.pg_to_tag[group] = f"ptd:{name}"
-    _register_process_group(distributed_c10d.GroupName(name), group)
+    _register_process_group(name, group)  # type: ignore[arg-type]  # a NewType of str in new versions
