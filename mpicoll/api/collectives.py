@@ -341,18 +341,21 @@ def barrier(
         group: The group; None is the default group.
         async_op: Return at once with a Work.
         device_ids: Taken for the sake of torch's signature; of no use here.
-        timeout: Taken for the sake of torch's signature.
+        timeout: How long to wait, as a timedelta or in seconds; the group's by default.
 
     Returns:
         A Work if `async_op`, else None.
 
-    MPI_Barrier. Example:
+    Raises:
+        CollectiveTimeoutError: It took longer. The group cannot be used any more.
+
+    MPI_Ibarrier. Example:
         >>> import mpicoll as dist
         >>> dist.barrier()
     """
     pg = resolve(group)
     operation = pg.operation()
-    direct.barrier(operation)
+    direct.barrier(operation, pg.timeout if timeout is None else seconds(timeout))
     return pg.carry_out(operation, "barrier", [], async_op)
 
 

@@ -54,23 +54,40 @@ def _operation(title: str, options: type, arrays: int, *short: str) -> Callable[
     """
 
     def decorate(method: Any) -> Any:
+        shown = next((i for i, name in enumerate(_parameters(method)) if name.startswith("input")), 0)
+
         @wraps(method)
         def call(self: TorchGroup, *args: Any, **named: Any) -> Work | None:
             if named or not args or args[-1].__class__ is not options:
                 args = _as_options(method, options, arrays, short, args, named)
             self.sequence += 1
             if profiling():
-                with record(versions_torch.comm_title() or f"{NAME}:{title}", _flat(args[:-1])):
-                    work = method(self, *args)
+                work = _profiled(title, args[shown : len(args) - 1], lambda: method(self, *args))
             else:
                 work = method(self, *args)
             if self.together is not None and work is not None:
                 self.together.append(work)
-            return work  # type: ignore[no-any-return]
+            return work
 
         return call
 
     return decorate
+
+
+def _profiled(title: str, args: Sequence[Any], start: Callable[[], Work | None]) -> Work | None:
+    """Start an operation in a range of the profiler's that ends with it."""
+    section = record(versions_torch.comm_title() or f"{NAME}:{title}", _flat(args[:1]))
+    section.__enter__()
+    try:
+        work = start()
+    except BaseException:
+        section.__exit__(None, None, None)
+        raise
+    if work is None:
+        section.__exit__(None, None, None)
+    else:
+        work.when_done(lambda: section.__exit__(None, None, None))  # on another thread: the profiler knows that, too
+    return work
 
 
 def _as_options(
@@ -238,7 +255,8 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     @_operation("barrier", c10d.BarrierOptions, 0, "timeout")
     def barrier(self, opts: Any) -> Any:
         """``torch.distributed.barrier``."""
-        return self._timed(collectives.barrier(self, opts.asyncOp), opts)
+        timeout = opts.timeout if opts.timeout > timedelta(0) else None
+        return self._timed(collectives.barrier(self, opts.asyncOp, None, timeout), opts)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """``mpicoll.monitored_barrier``; ``torch.distributed.monitored_barrier`` calls it of gloo's groups alone."""
@@ -256,12 +274,8 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
         """``torch.distributed.irecv`` from whoever sends first."""
         return self._message("recvAnySource", tensors, lambda: point_to_point.irecv(_one(tensors), None, self, tag))
 
-    def _message(self, title: str, tensors: Any, start: Callable[[], Work]) -> Work:
-        if profiling():
-            with record(f"{NAME}:{title}", _flat(tensors)):
-                work = start()
-        else:
-            work = start()
+    def _message(self, title: str, tensors: Any, start: Callable[[], Work]) -> Any:
+        work: Any = _profiled(title, [tensors], start) if profiling() else start()
         if self.together is not None:
             self.together.append(work)
         return work

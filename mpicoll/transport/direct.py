@@ -10,15 +10,17 @@ from mpicoll.data.arrays import Array
 from mpicoll.data.layout import Region, displacements, even_split, pieces
 from mpicoll.mpi import library
 from mpicoll.transport.operation import Operation
+from mpicoll.transport.steps import Barrier
 
 # Blocks of a list that have up to so many bytes on average go through one contiguous buffer; larger ones go straight to
 # their places.
 _PACKED = 1 << 16
 
 
-def barrier(op: Operation) -> None:
-    """Wait for every rank (MPI_Barrier)."""
-    op.call("Barrier")
+def barrier(op: Operation, limit: float) -> None:
+    """Wait for every rank, for so many seconds at most (MPI_Ibarrier)."""
+    op.limit = limit
+    op.steps.append(Barrier(limit))
 
 
 def broadcast(op: Operation, array: Array, root: int) -> None:

@@ -215,7 +215,7 @@ class SerialEngine(Engine):
 
     def run(self, operation: Operation) -> None:
         """Carry an operation out on the progress thread and wait for it."""
-        work = Work("", [])
+        work = Work("", [], limit=operation.limit)
         self.submit(operation, work)
         work.wait()
 

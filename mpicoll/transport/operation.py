@@ -40,10 +40,11 @@ class Operation:
     there.
     """
 
-    __slots__ = ("_after", "_keep", "place", "steps")
+    __slots__ = ("_after", "_keep", "limit", "place", "steps")
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.limit: float | None = None  # seconds that it may take as a synchronous operation
         self.steps: list[Step] = []
         self._after: list[Step] = []
         self._keep: list[Any] = []

@@ -7,11 +7,12 @@ one thread makes all the calls and must not block in one of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mpicoll.data.layout import Region
-from mpicoll.errors import MessageError, mismatch
+from mpicoll.errors import CollectiveTimeoutError, MessageError, mismatch
 from mpicoll.mpi import library
 
 if TYPE_CHECKING:
@@ -47,6 +48,41 @@ class Call:
     def start(self, comm: Comm) -> list[Request]:
         """Call its non-blocking twin."""
         return [getattr(comm, f"I{self.name.lower()}")(*self.arguments)]
+
+    def finish(self, statuses: Sequence[Status]) -> None:
+        """Nothing remains."""
+
+
+class Barrier:
+    """A barrier with a time-out. It is always the non-blocking call, to match that of the other ranks.
+
+    One that has timed out is left under way.
+    """
+
+    __slots__ = ("limit",)
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+
+    def run(self, comm: Comm) -> None:
+        """Wait for the other ranks, for `limit` seconds at most."""
+        request = comm.Ibarrier()
+        deadline, looks, pause = time.monotonic() + self.limit, 0, 0.0
+        while not request.Test():
+            looks += 1
+            if looks > 20:
+                time.sleep(pause)  # 0 at first: leave the core to another rank
+            if looks > 200:
+                pause = min(max(pause * 1.5, 2e-5), 1e-3)
+                if time.monotonic() > deadline:
+                    raise CollectiveTimeoutError(
+                        f"Timed out: expected all ranks within {self.limit:g} s, got fewer. Call monitored_barrier() to"
+                        " learn which ranks do not come"
+                    )
+
+    def start(self, comm: Comm) -> list[Request]:
+        """Start to wait."""
+        return [comm.Ibarrier()]
 
     def finish(self, statuses: Sequence[Status]) -> None:
         """Nothing remains."""
