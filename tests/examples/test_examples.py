@@ -27,7 +27,8 @@ def found(pattern: str, job: Ended) -> list[str]:
 
 
 def test_no_example_goes_untested() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"train_digits.py", "tour.py", "heat_numpy.py"}
+    by_torch = {"ddp.py", "fsdp.py", "tensor_parallel.py", "ddp_unmodified.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"train_digits.py", "tour.py", "heat_numpy.py"} | by_torch
 
 
 @pytest.mark.needs_torch
@@ -82,3 +83,45 @@ def test_heat_equals_one_process(n: int, options: list[str]) -> None:
     assert (job.code, job.err) == (0, ""), job
     assert found(r"points on a (.+) grid of ranks", job) == [GRIDS[n]]
     assert found(r"^largest difference from the one-process solution: (\S+)$", job) == ["0.0e+00"]
+
+
+def by_torch(n: int, name: str) -> Ended:
+    """Run an example of torch's own parallelism; check what all three of them print."""
+    job = run_example(n, name)
+    assert job.code == 0, job
+    [first, last] = re.findall(rf"^{n} ranks: loss (\S+) at first, (\S+) after 60 steps$", job.out, re.MULTILINE)[0]
+    assert float(last) < 0.1 * float(first), "it has learnt nothing"
+    [difference] = found(r"^largest difference from the one-process weights, over all ranks: (\S+)$", job)
+    assert float(difference) <= 1e-5
+    return job
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("n", [2, 4])
+def test_ddp_matches_one_process(n: int) -> None:
+    by_torch(n, "ddp.py")
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(("n", "held"), [(2, "[1122, 1122]"), (4, "[561, 561, 561, 561]")])
+def test_fsdp_matches_one_process_and_cuts_the_weights(n: int, held: str) -> None:
+    assert found(r"^weights on each rank: (.+)$", by_torch(n, "fsdp.py")) == [held]
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize(("n", "units"), [(2, "[32, 32]"), (4, "[16, 16, 16, 16]")])
+def test_tensor_parallel_matches_one_process_and_cuts_the_layers(n: int, units: str) -> None:
+    assert found(r"^inner units on each rank: (.+)$", by_torch(n, "tensor_parallel.py")) == [units]
+
+
+@pytest.mark.needs_torch
+def test_unmodified_ddp_has_the_same_losses_at_one_and_two_processes() -> None:
+    losses = []
+    for n in (1, 2):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+        job = run_timed([*torchrun, str(EXAMPLES / "ddp_unmodified.py")], clean_environment(mpirun_path()), limit=120.0)
+        assert job.code == 0, job
+        losses.append([float(loss) for loss in found(r"^step \d+: loss (\d\.\d{6})$", job)])
+    assert len(losses[0]) == 10
+    assert losses[0][-1] < 0.1 * losses[0][0], "it has learnt nothing"
+    assert losses[1] == pytest.approx(losses[0], abs=2e-6)
