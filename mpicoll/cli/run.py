@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import LaunchError
-from mpicoll.groups import world
+from mpicoll.groups import places
 from mpicoll.guard import failures
 from mpicoll.mpi import launcher, library
 from mpicoll.torch_backend import registration
@@ -72,10 +72,10 @@ def _set_variables() -> None:
     if message is not None:
         raise LaunchError(message)
     comm = everything.Dup()
-    local_rank, local_size = world.on_node(comm)
-    variables = world.variables(comm, local_rank, local_size) | _torchruns(comm, local_rank)
+    local_rank, local_size = places.on_node(comm)
+    variables = places.variables(comm, local_rank, local_size) | _torchruns(comm, local_rank)
     numbers = {name: int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
-    world.agree(comm, launcher.check_variables(os.environ, numbers))
+    places.agree(comm, launcher.check_variables(os.environ, numbers))
     comm.Free()
     if local_size > 1:
         variables["OMP_NUM_THREADS"] = "1"

@@ -58,6 +58,7 @@ class ProcessGroup:
         )
         self.parcels = Parcels(self.engine, self.mailbox, self.place)
         self.closed = False
+        self.aborted = False
         self.monitored = 0  # monitored barriers so far
         self._owns_comm = owns_comm
         self._rank_of = {rank: index for index, rank in enumerate(ranks)}
@@ -110,18 +111,24 @@ class ProcessGroup:
 
     def free(self) -> None:
         """Wait for what is under way, then free what the group owns. Every member calls it."""
-        if self.closed:
+        if self.closed and not self.aborted:
             return
         self.engine.close()
-        self.closed = True
+        self.closed, self.aborted = True, False
         self.engine.progress.call(self.private.Free)
         if self._owns_comm:
             self.engine.progress.call(self.comm.Free)
 
+    def abort(self) -> None:
+        """Give up what is under way, whose Works raise from now on. Local; what the group owns is freed at the end."""
+        if not self.closed:
+            self.closed = self.aborted = True
+            self.engine.abandon(NotInitializedError("the group has been aborted"))
+
     def check_open(self) -> None:
-        """Refuse a group that has been destroyed."""
+        """Refuse a group that has been destroyed or aborted."""
         if self.closed:
-            raise NotInitializedError(f"group {self.label} has been destroyed")
+            raise NotInitializedError(f"group {self.label} has been {'aborted' if self.aborted else 'destroyed'}")
 
 
 class Context:

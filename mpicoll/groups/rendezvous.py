@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mpicoll.groups import world
+from mpicoll.groups import places, world
 from mpicoll.mpi import library
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def announce(open_server: Callable[[str], Address]) -> Address:
 
 
 def _announce(comm: Comm, open_server: Callable[[str], Address]) -> Address:
-    host = world.host_name(world.on_node(comm)[1] == comm.Get_size())
+    host = places.host_name(places.on_node(comm)[1] == comm.Get_size())
     address, error = None, None
     if comm.Get_rank() == 0:
         try:
@@ -77,7 +77,7 @@ class Doorbell:
         self._comm = here.default.private
         self._tag = here.default.mailbox.tags.doorbell
         self._call = here.context.progress.call
-        self._host = world.host_name(here.local_size == here.default.size())
+        self._host = places.host_name(here.local_size == here.default.size())
         self._open_server = open_server
         self._opened: Address | None = None
         self._lock = threading.Lock()

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mpicoll.errors import ArgumentError, LaunchError, NotInitializedError, mismatch
+from mpicoll.groups import places
 from mpicoll.groups.group import Context, GroupMember, NotAMember, ProcessGroup
 from mpicoll.mpi import launcher, library
 from mpicoll.transport.progress import Progress
@@ -41,9 +41,9 @@ class World:
     def __init__(self, base: Comm, timeout: float, rank: int, world_size: int) -> None:
         private = base.Dup()
         try:
-            self.local_rank, self.local_size = on_node(private)
-            self.variables = variables(private, self.local_rank, self.local_size)
-            agree(private, self._find_problem(private, rank, world_size))
+            self.local_rank, self.local_size = places.on_node(private)
+            self.variables = places.variables(private, self.local_rank, self.local_size)
+            places.agree(private, self._find_problem(private, rank, world_size))
             level = private.allreduce(library.thread_level(), op=library.MPI.MIN)
             # The ranks must choose alike, and some launchers do not hand the environment on to other hosts.
             limit = private.allreduce(library.max_count(), op=library.MPI.MIN)
@@ -209,47 +209,6 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}-{ranks[1]}-...-{ranks[-1]}-{len(ranks)}-in-all"
 
 
-def on_node(private: Comm) -> tuple[int, int]:
-    """This process's rank among those that share memory with it, and how many these are. Collective."""
-    node = private.Split_type(library.MPI.COMM_TYPE_SHARED)
-    place = node.Get_rank(), node.Get_size()
-    node.Free()
-    return place
-
-
-def host_name(one_node: bool) -> str:
-    """The name by which the other ranks reach this host."""
-    return "127.0.0.1" if one_node else socket.gethostname()
-
-
-def variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str]:
-    """What torch.distributed's programs look for in the environment. Nothing listens on the port; it was free."""
-    rank, size = private.Get_rank(), private.Get_size()
-    address = None
-    if rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        host = host_name(local_size == size)
-        address = os.environ.get("MASTER_ADDR", host), os.environ.get("MASTER_PORT", str(port))
-    address = private.bcast(address, root=0)
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_size),
-        "MASTER_ADDR": address[0],
-        "MASTER_PORT": address[1],
-    }
-
-
-def agree(private: Comm, problem: str | None) -> None:
-    """Raise on every rank if one has a problem."""
-    for rank, text in enumerate(private.allgather(problem)):
-        if text is not None:
-            raise LaunchError(problem or f"rank {rank} reports: {text}")
-
-
 class SecondDoor(Protocol):
     """What the first door knows of torch.distributed's: `mpicoll.torch_backend` has it."""
 
@@ -266,6 +225,7 @@ class SecondDoor(Protocol):
 second_door: SecondDoor | None = None
 
 _world: World | None = None
+_abandoned: list[World] = []
 _forked_from: int | None = None
 _over: str = "the process group is not initialised. Call init_process_group() first"
 _at_finalize: int | None = None
@@ -298,9 +258,11 @@ def end_world() -> None:
 
 
 def abandon_world() -> None:
-    """Forget the world without freeing it, since some of its ranks may never come to do so."""
+    """Forget the world without freeing it, since some of its ranks may never come to do so. The exit waits for it."""
     global _world
+    _abandoned.append(current())
     _world = None
+    _forget_mpi_end()
 
 
 def current() -> World:
@@ -383,6 +345,9 @@ def _group_over(world: World, comm: Any, collective: bool) -> ProcessGroup:
 
 def _at_exit() -> None:
     global _exiting
+    if library.is_running():
+        for world in _abandoned:
+            world.drain()
     if _world is not None and library.is_running():
         _exiting = True
         _world.drain()

@@ -15,7 +15,7 @@ from torch._C._profiler import _RecordFunctionFast as record
 from mpicoll.api import coalesced, collectives, point_to_point, reductions
 from mpicoll.api.world import close_group
 from mpicoll.data.reduction import ReduceOp
-from mpicoll.errors import ArgumentError, DTypeError, MpicollError
+from mpicoll.errors import ArgumentError, DTypeError
 from mpicoll.groups import world
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.torch_backend import sparse_torch, versions_torch
@@ -370,12 +370,10 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
             close_group(self)
 
     def abort(self) -> None:
-        """Give up what is under way, whose Works raise from now on, and the group with it. Local."""
-        if not self.closed:
-            self.closed = True
-            self.engine.abandon(MpicollError("the group has been aborted"))
-            if world.default_group() is self:
-                world.abandon_world()
+        """Give up what is under way, and the group with it. ``torch.distributed`` calls it to abort groups. Local."""
+        ProcessGroup.abort(self)
+        if world.default_group() is self:
+            world.abandon_world()
 
 
 def _one(tensors: Any) -> Any:
