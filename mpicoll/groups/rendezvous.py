@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mpicoll.mpi.library import Comm
 
 Address = tuple[str, int]
+# What a rank tells rank 0.
+_RING, _LEAVE = range(2)
 # How often rank 0 looks whether somebody asks, in seconds. A look costs a few microseconds.
 _LOOK = 0.02
 
@@ -69,8 +71,8 @@ def _announce(comm: Comm, open_server: Callable[[str], Address]) -> Address:
 class Doorbell:
     """Lets any rank of the default group ask rank 0 to open a server, at a time that rank 0 does not know of.
 
-    On rank 0 a thread looks for such messages, until the world ends. Where MPI may not be called from a thread of
-    ours, there is no doorbell: see `works`.
+    On rank 0 a thread looks for such messages, until the world has ended on every rank: one may be ahead of the others.
+    Where MPI may not be called from a thread of ours, there is no doorbell: see `works`.
     """
 
     def __init__(self, here: world.World, open_server: Callable[[str], Address]) -> None:
@@ -81,8 +83,7 @@ class Doorbell:
         self._open_server = open_server
         self._opened: Address | None = None
         self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._answer, name="mpicoll doorbell", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="mpicoll doorbell", daemon=True)
         here.at_end.append(self.close)
         if here.default.rank() == 0 and here.default.size() > 1:
             self._thread.start()
@@ -100,12 +101,13 @@ class Doorbell:
         """
         if self._comm.Get_rank() == 0:
             return self._open()
-        self._call(lambda: self._comm.send(None, 0, self._tag))
+        self._call(lambda: self._comm.send(_RING, 0, self._tag))
         deadline = time.monotonic() + timeout
         answer: Address | str | None = None
         while (answer := self._call(self._receive)) is None:
-            if self._closing.wait(0.001) or time.monotonic() > deadline:
-                raise RuntimeError(f"rank 0 did not open a store within {timeout:g} s: has it ended?")
+            time.sleep(0.001)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"rank 0 did not open a store within {timeout:g} s")
         if isinstance(answer, str):
             raise RuntimeError(f"rank 0 could not open a store: {answer}")
         address: Address = answer
@@ -124,25 +126,32 @@ class Doorbell:
                 self._opened = self._open_server(self._host)
             return self._opened
 
-    def _answer(self) -> None:
-        while not self._closing.wait(_LOOK):
-            while (rank := self._call(self._asked)) is not None:
-                try:
-                    answer: Address | str = self._open()
-                except Exception as error:
-                    answer = str(error)
-                self._call(partial(self._comm.send, answer, rank, self._tag))
+    def _serve(self) -> None:
+        present = self._comm.Get_size() - 1
+        while present:
+            message = self._call(self._next)
+            if message is None:
+                time.sleep(_LOOK)
+            elif message[1] == _LEAVE:
+                present -= 1
+            else:
+                self._answer(message[0])
 
-    def _asked(self) -> int | None:
+    def _next(self) -> tuple[int, int] | None:
         status = library.MPI.Status()
-        message = self._comm.improbe(library.MPI.ANY_SOURCE, self._tag, status)
-        if message is None:
-            return None
-        message.recv()
-        return int(status.Get_source())
+        found = self._comm.improbe(library.MPI.ANY_SOURCE, self._tag, status)
+        return None if found is None else (status.Get_source(), found.recv())
+
+    def _answer(self, rank: int) -> None:
+        try:
+            answer: Address | str = self._open()
+        except Exception as error:
+            answer = str(error)
+        self._call(partial(self._comm.send, answer, rank, self._tag))
 
     def close(self) -> None:
-        """End the thread, before MPI ends."""
-        self._closing.set()
-        if self._thread.is_alive():
+        """The world ends on this rank. On rank 0 it ends last."""
+        if self._comm.Get_rank() != 0:
+            self._call(lambda: self._comm.send(_LEAVE, 0, self._tag))
+        elif self._thread.is_alive():
             self._thread.join()

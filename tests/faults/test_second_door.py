@@ -175,20 +175,20 @@ td.destroy_process_group()
     assert (end.code, end.lines()) == (0, ["set()", "set()"]), end
 
 
-@pytest.mark.parametrize("ranks", [[0, 1, 2], [1, 2], [2, 0]])
-def test_a_gloo_group_beside_mpicoll(job: RunJob, ranks: list[int]) -> None:
-    # Rank 0 opens the store whether it is in the group or not, while it computes.
+@pytest.mark.parametrize(("ranks", "wait"), [([0, 1, 2], False), ([1, 2], True), ([1, 2], False), ([2, 0], False)])
+def test_a_gloo_group_beside_mpicoll(job: RunJob, ranks: list[int], wait: bool) -> None:
+    # Rank 0 opens the store whether it is in the group or not, while it computes or is at its end before the others.
     script = f"""
 group = td.new_group({ranks}, backend="gloo")
 if dist.get_rank() in {ranks}:
     x = torch.ones(2)
     td.all_reduce(x, group=group)
     say(td.get_backend(group) + str(x.tolist()))
-else:
+elif {wait}:
     until = time.monotonic() + 3
     while time.monotonic() < until:
         sum(range(1000))
-dist.barrier()
+td.destroy_process_group()
 """
     end = job(OPEN_BOTH + script, n=3, start=TOOLS)
     assert (end.code, end.lines()) == (0, [f"gloo[{len(ranks)}.0, {len(ranks)}.0]"] * len(ranks)), end
