@@ -76,7 +76,7 @@ class Barrier:
                 pause = min(max(pause * 1.5, 2e-5), 1e-3)
                 if time.monotonic() > deadline:
                     raise CollectiveTimeoutError(
-                        f"Timed out: expected all ranks within {self.limit:g} s, got fewer. Call monitored_barrier() to"
+                        f"Timed out after {self.limit:g} s: expected all ranks, got fewer. Call monitored_barrier() to"
                         " learn which ranks do not come"
                     )
 
