@@ -59,7 +59,6 @@ class ProcessGroup:
         self.parcels = Parcels(self.engine, self.mailbox, self.place)
         self.closed = False
         self.aborted = False
-        self.monitored = 0  # monitored barriers so far
         self._owns_comm = owns_comm
         self._rank_of = {rank: index for index, rank in enumerate(ranks)}
 

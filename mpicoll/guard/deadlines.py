@@ -25,11 +25,11 @@ _SHORTEST, _LONGEST = 2e-5, 1e-3
 def monitored_barrier(group: ProcessGroup, timeout: float, wait_all_ranks: bool) -> None:
     """What `mpicoll.monitored_barrier` does, with a time-out in seconds.
 
-    Every rank tells rank 0 that it is here and waits for the answer. One that gives up tells that too: rank 0 may come
-    to its next barrier and find both messages. Answers repeat the number that the sender gave its barrier, so that a
-    late one is not taken for the next barrier's.
+    Every rank tells rank 0 that it is here and waits for the answer. One that gives up tells that too: where rank 0
+    finds both messages as it comes, they are of a barrier that it was not in. Messages carry a number that their sender
+    never gives twice, so that a late one is not taken for another barrier: of this group, or of one made after this
+    one has been freed, to which MPI may give what was left behind.
     """
-    group.monitored += 1
     if group.rank() == 0:
         _count_the_others(group, timeout, wait_all_ranks)
     else:
@@ -39,36 +39,42 @@ def monitored_barrier(group: ProcessGroup, timeout: float, wait_all_ranks: bool)
 def _count_the_others(group: ProcessGroup, timeout: float, wait_all_ranks: bool) -> None:
     if timeout <= 0:
         raise CollectiveTimeoutError(f"Rank 0 timed out in monitoredBarrier after {timeout:g} s")
-    numbers: dict[int, int] = {}
+    waiting: dict[int, int] = {}  # the number that each gave its barrier
+    gave_up: set[int] = set()
 
-    def all_came() -> bool:
+    def all_wait() -> bool:
         while (message := _next_message(group, None)) is not None:
             rank, said, number = message
             if said == _HERE:
-                numbers[rank] = number
-            else:
-                numbers.pop(rank, None)
-        return len(numbers) == group.size() - 1
+                waiting[rank] = number
+            elif waiting.get(rank) == number:
+                del waiting[rank]
+                gave_up.add(rank)
+        return len(waiting) == group.size() - 1
 
-    came = _within(timeout, all_came)
-    for rank, number in numbers.items():
-        _send(group, rank, _ALL_CAME if came else _SOME_DID_NOT, number)
-    if came:
+    all_wait()
+    gave_up.clear()  # before this rank came
+    passed = _within(timeout, all_wait)
+    for rank, number in waiting.items():
+        _send(group, rank, _ALL_CAME if passed else _SOME_DID_NOT, number)
+    if passed:
         return
-    missing = [rank for rank in range(1, group.size()) if rank not in numbers]
+    missing = [rank for rank in range(1, group.size()) if rank not in waiting]
+    # One that came and gave up, having come before this rank, is not the one to look for.
+    missing = [rank for rank in missing if rank not in gave_up] or missing
     who = f"Ranks {', '.join(map(str, missing))}" if wait_all_ranks else f"Rank {missing[0]}"
     raise CollectiveTimeoutError(
         mismatch(
             f"{who} failed to pass monitoredBarrier",
             f"all ranks within {timeout:g} s",
-            f"{len(numbers) + 1} of {group.size()}",
+            f"{group.size() - len(missing)} of {group.size()}",
             "Look at what those ranks do instead",
         )
     )
 
 
 def _report_to_rank_0(group: ProcessGroup, timeout: float) -> None:
-    number = group.monitored
+    number = time.monotonic_ns()
     _send(group, 0, _HERE, number)
     answer = -1
 

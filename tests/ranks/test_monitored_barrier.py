@@ -59,3 +59,35 @@ def test_it_does_nothing_outside_its_group(dist: ModuleType, rank: int) -> None:
     else:
         with pytest.warns(UserWarning, match="monitored_barrier does nothing"):
             assert dist.monitored_barrier(alone, timeout=10) is None
+
+
+def test_what_a_freed_group_left_behind_does_not_count(dist: ModuleType, rank: int) -> None:
+    # MPI may give the next communicator the number of a freed one, and with it the messages that nobody received.
+    for _ in range(3):
+        group = dist.new_group()
+        if rank != 0:
+            with pytest.raises(dist.CollectiveTimeoutError):
+                dist.monitored_barrier(group, timeout=0.01)
+        dist.barrier()
+        if rank == 0:
+            with pytest.raises(dist.CollectiveTimeoutError, match="Rank 1 failed"):
+                dist.monitored_barrier(group, timeout=0.01)
+        dist.destroy_process_group(group)
+        dist.barrier()
+        other = dist.new_group()
+        dist.monitored_barrier(other, timeout=30)
+        dist.destroy_process_group(other)
+
+
+def test_who_came_too_early_is_not_the_one_who_is_missing(dist: ModuleType, rank: int, size: int) -> None:
+    if size < 3:
+        return
+    if rank == 1:
+        with pytest.raises(dist.CollectiveTimeoutError):
+            dist.monitored_barrier(timeout=0.4)
+    elif rank == 0:
+        time.sleep(0.2)
+        with pytest.raises(dist.CollectiveTimeoutError, match="Rank 2 failed"):
+            dist.monitored_barrier(timeout=0.4)
+    dist.barrier()
+    dist.monitored_barrier(timeout=30)
