@@ -29,7 +29,6 @@ class Array:
         owner: The array itself, which keeps the memory alive.
         kind: The library that it came from.
         dtype: What its elements are.
-        shape: Its dimensions.
         strides: Bytes from one element to the next in each dimension, or None where it is row-major without gaps.
         count: The number of its elements.
         nbytes: The bytes of its elements, gaps left out.
@@ -37,14 +36,14 @@ class Array:
         writable: Whether it can be an output.
     """
 
-    __slots__ = ("_pointer", "contiguous", "count", "dtype", "kind", "nbytes", "owner", "shape", "strides", "writable")
+    __slots__ = ("_pointer", "_shape", "contiguous", "count", "dtype", "kind", "nbytes", "owner", "strides", "writable")
 
     def __init__(
         self,
         owner: Any,
         kind: Kind,
         dtype: DType,
-        shape: tuple[int, ...],
+        shape: tuple[int, ...] | None,
         pointer: int | None,
         count: int,
         strides: tuple[int, ...] | None = None,
@@ -53,13 +52,20 @@ class Array:
         self.owner = owner
         self.kind = kind
         self.dtype = dtype
-        self.shape = shape
+        self._shape = shape  # None until it is needed, which mostly it is not
         self._pointer = pointer  # of a numpy array it is asked for when it is needed, which takes a while
         self.count = count
         self.nbytes = count * dtype.itemsize
         self.strides = strides
         self.contiguous = strides is None
         self.writable = writable
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions."""
+        if self._shape is None:
+            self._shape = tuple(self.owner.shape)
+        return self._shape
 
     @property
     def pointer(self) -> int:
@@ -196,7 +202,7 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
     if pointer == 0 and tensor.numel():
         raise DTypeError(f"expected a tensor with memory of its own, got {type(tensor).__qualname__}, which has none")
     if tensor.is_contiguous():
-        array = Array(tensor, "torch", dtype, tensor.shape, pointer, tensor.numel())
+        array = Array(tensor, "torch", dtype, None, pointer, tensor.numel())
     else:
         strides = tuple(step * dtype.itemsize for step in tensor.stride())
         array = Array(tensor, "torch", dtype, tensor.shape, pointer, tensor.numel(), strides)

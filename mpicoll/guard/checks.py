@@ -25,15 +25,21 @@ def input_array(array: Any, name: str = "tensor", index: int | None = None) -> A
 
 def output_array(array: Any, name: str = "tensor", index: int | None = None) -> Array:
     """An array to write to: not read-only, and no two elements in one place."""
-    return in_place_array(array, True, name, index)
-
-
-def in_place_array(array: Any, written: bool, name: str = "tensor", index: int | None = None) -> Array:
-    """An array that is read on some ranks and `written` on others, and refused on all of them for the same overlap."""
     try:
         described = describe(array)
     except MpicollError as error:
         raise type(error)(f"{_label(name, index)}: {error}") from None
+    if described.strides is None and described.writable:  # what most are
+        return described
+    return _check_output(described, True, name, index)
+
+
+def in_place_array(array: Any, written: bool, name: str = "tensor", index: int | None = None) -> Array:
+    """An array that is read on some ranks and `written` on others, and refused on all of them for the same overlap."""
+    return _check_output(input_array(array, name, index), written, name, index)
+
+
+def _check_output(described: Array, written: bool, name: str, index: int | None) -> Array:
     if written and not described.writable:
         raise ArgumentError(f"{_label(name, index)}: expected a writable array, got a read-only one. Pass a copy")
     if described.strides is not None and layout.overlaps_itself(described):

@@ -61,11 +61,12 @@ def _operation(title: str, options: type, arrays: int, *short: str) -> Callable[
             if named or not args or args[-1].__class__ is not options:
                 args = _as_options(method, options, arrays, short, args, named)
             self.sequence += 1
+            work: Work | None
             if profiling():
                 work = _profiled(title, args[shown : len(args) - 1], lambda: method(self, *args))
             else:
                 work = method(self, *args)
-            if self.together is not None and work is not None:
+            if work is not None and self.together is not None:
                 self.together.append(work)
             return work
 
@@ -162,8 +163,9 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     @_operation("all_reduce", c10d.AllreduceOptions, 1, "op", "timeout")
     def allreduce(self, tensors: Any, opts: Any) -> Any:
         """``torch.distributed.all_reduce``; of sparse tensors too."""
+        op = opts.reduceOp
         try:
-            work = reductions.all_reduce(_one(tensors), _op(opts.reduceOp), self, opts.asyncOp)
+            work = reductions.all_reduce(_one(tensors), _OPS.get(hash(op), op), self, opts.asyncOp)
         except DTypeError:
             if not tensors[0].is_sparse:
                 raise
