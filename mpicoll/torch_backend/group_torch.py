@@ -70,7 +70,16 @@ def _operation(title: str, options: type, arrays: int, *short: str) -> Callable[
                 self.together.append(work)
             return work
 
-        return call
+        @wraps(method)
+        def call_in_place(self: TorchGroup, tensors: Any, opts: Any = None, *args: Any, **named: Any) -> Work | None:
+            # The same for two arguments, without putting them together and taking them apart.
+            if opts.__class__ is not options or self.together is not None or profiling():
+                return call(self, tensors, *(() if opts is None else (opts,)), *args, **named)
+            self.sequence += 1
+            work: Work | None = method(self, tensors, opts)
+            return work
+
+        return call_in_place if _parameters(method) == ("tensors", "opts") else call
 
     return decorate
 

@@ -9,6 +9,7 @@ that it never stands still in one group. Below that there is only the caller.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Seconds between two looks at a queue that is waited for, and those that an operation may take after a wait gave it up.
 _LOOK, _GRACE = 0.1, 1.0
+# Seconds between two looks whether another thread has left the communicator.
+_BRIEFLY = 2e-5
 
 
 class Engine:
@@ -44,7 +47,8 @@ class Engine:
         self.comm = comm
         self.progress = progress
         self._level = level
-        self._turn = threading.Lock()  # held by whoever uses the communicator
+        # Whoever uses the communicator has taken the one thing in here. A Lock does the same, in 0.2 us more.
+        self._turn: deque[None] = deque([None])
         self._queue: deque[_Asynchronous | _Synchronous] = deque()  # the first one is under way
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -55,16 +59,33 @@ class Engine:
         if self._queue:
             self._run_behind_queue(lambda: self._run_steps(operation))
             return
-        with self._turn:
+        self._take_turn()
+        try:
             self._run_steps(operation)
+        finally:
+            self._turn.append(None)
 
     def run_call(self, name: str, *arguments: Any) -> None:
         """Carry out an operation that is a single call of MPI's: the shortest way, for `runs_here` engines."""
         if self._queue:
             self._run_behind_queue(lambda: getattr(self.comm, name)(*arguments))
             return
-        with self._turn:
+        try:
+            self._turn.pop()
+        except IndexError:
+            self._take_turn()
+        try:
             getattr(self.comm, name)(*arguments)
+        finally:
+            self._turn.append(None)
+
+    def _take_turn(self) -> None:
+        # Threads seldom meet here: those behind an asynchronous operation wait in the queue.
+        while True:
+            try:
+                return self._turn.pop()
+            except IndexError:
+                time.sleep(_BRIEFLY)
 
     def _run_steps(self, operation: Operation) -> None:
         comm = self.comm
@@ -101,8 +122,11 @@ class Engine:
         """Call a collective function of the communicator's in its turn."""
         if self._queue:
             return self._run_behind_queue(function)
-        with self._turn:
+        self._take_turn()
+        try:
             return function()
+        finally:
+            self._turn.append(None)
 
     def start(self, steps: Steps, work: Work) -> None:
         """Start a point-to-point operation."""
@@ -168,12 +192,13 @@ class Engine:
                     self._changed.wait()
             entry = self._queue[0]
             error = None
-            with self._turn:
-                if isinstance(entry, _Synchronous):
-                    entry.go.set()
-                    entry.done.wait()
-                else:
-                    error = self._try_steps(entry.operation)
+            self._take_turn()
+            if isinstance(entry, _Synchronous):
+                entry.go.set()
+                entry.done.wait()
+            else:
+                error = self._try_steps(entry.operation)
+            self._turn.append(None)
             # Out of the queue first: who has waited for it may start the next one at once.
             with self._changed:
                 self._queue.popleft()
