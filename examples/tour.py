@@ -207,6 +207,7 @@ def collectives(array: ArrayMaker, r: int, n: int) -> None:
     show("reduce_scatter_tensor_coalesced", outs, [[n * r], [0.5 * n]])
 
     show("barrier", dist.barrier(), None)
+    show("monitored_barrier, which names who has not come", dist.monitored_barrier(timeout=60), None)
 
 
 def point_to_point(array: ArrayMaker, r: int, n: int) -> None:

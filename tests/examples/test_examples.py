@@ -115,13 +115,20 @@ def test_tensor_parallel_matches_one_process_and_cuts_the_layers(n: int, units: 
 
 
 @pytest.mark.needs_torch
-def test_unmodified_ddp_has_the_same_losses_at_one_and_two_processes() -> None:
-    losses = []
-    for n in (1, 2):
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
-        job = run_timed([*torchrun, str(EXAMPLES / "ddp_unmodified.py")], clean_environment(mpirun_path()), limit=120.0)
+def test_unmodified_ddp_has_the_losses_of_torchrun_and_gloo() -> None:
+    mpirun, script = mpirun_path(), str(EXAMPLES / "ddp_unmodified.py")
+    run = [*launch_line(mpirun, 4), sys.executable, "-m", "mpicoll", "run"]
+    lines = {
+        "one process": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"],
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"],
+        "mpirun, gloo": run,
+        "mpirun, mpicoll": [*run, "--backend", "mpicoll"],
+    }
+    losses = {}
+    for name, line in lines.items():
+        job = run_timed([*line, script], clean_environment(mpirun), limit=120.0)
         assert job.code == 0, job
-        losses.append([float(loss) for loss in found(r"^step \d+: loss (\d\.\d{6})$", job)])
-    assert len(losses[0]) == 10
-    assert losses[0][-1] < 0.1 * losses[0][0], "it has learnt nothing"
-    assert losses[1] == pytest.approx(losses[0], abs=2e-6)
+        losses[name] = [float(loss) for loss in found(r"^step \d+: loss (\d\.\d{6})$", job)]
+        assert len(losses[name]) == 10
+        assert losses[name] == pytest.approx(losses["one process"], abs=2e-6)
+    assert losses["torchrun"][-1] < 0.1 * losses["torchrun"][0], "it has learnt nothing"
