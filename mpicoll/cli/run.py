@@ -48,6 +48,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> None:
     library.start()
     failures.install()
+    failures.watch_exit()
     _set_variables()
     registration.meet_by_mpi()
     if arguments.backend is not None:
