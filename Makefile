@@ -66,7 +66,7 @@ test-torch: $(READY) ## run PyTorch's own distributed code over mpicoll, beside 
 
 .PHONY: torch-suite
 torch-suite: $(READY) ## run the distributed test-suite that the torch wheel ships, on N ranks
-	$(IN) python tests/torch_backend/suite.py -n $(N) --told mpi $(ARGS)
+	$(IN) python tests/torch_backend/suite.py -n $(N) $(ARGS)
 
 .PHONY: test-whole
 test-whole: $(READY) ## run the whole product of operations, dtypes and layouts, of which `make test` takes a part

@@ -5,7 +5,7 @@ its own `TestDistBackend._run` makes and destroys. What a rank has to say goes t
 what it begins, how that ended, and the traceback. The driver reads them; it is the only one with a clock, and it ends
 the job behind a case that failed, so that the next one meets no remains.
 
-The suite knows torch's own backends only, so it is told that it tests "gloo" (or --told): see `Words`.
+The suite knows torch's own backends only, so it is told that it tests one of them (--told): see `Words`.
 """
 
 from __future__ import annotations
