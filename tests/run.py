@@ -3,7 +3,8 @@
     python tests/run.py unit 1 2 3 4 torch_backend:2 faults [-- options of pytest]
 
 NAME:n stands for tests/NAME under `mpirun -n N`, a number for tests/ranks so, a name for tests/NAME without mpirun. The
-mpirun is the one beside this Python. What an MPI needs in the environment (Open MPI as root, more ranks than cores) the Makefile sets.
+mpirun is the one beside this Python. What an MPI needs in the environment (Open MPI as root, more ranks than cores) the
+Makefile sets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""all_reduce, at either door, beside mpi4py's Allreduce and beside gloo: `mpirun -n 2 python tests/benchmarks/all_reduce.py`, or `make bench`.
+"""all_reduce at either door, beside mpi4py's Allreduce and gloo's.
+
+Run as `mpirun -n 2 python tests/benchmarks/all_reduce.py`, or by `make bench`.
 
 Prints for each size the median time of a call and its ratio to mpi4py on the numpy array. The calls are timed in turn,
 so that what else the machine does meets all of them alike; absolute times are only good for comparison within a run.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from itertools import pairwise
 
 import torch
 import torch.distributed
@@ -25,7 +26,7 @@ def make_model() -> nn.Sequential:
     """The network, the same on every rank."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(WIDTHS, WIDTHS[1:], strict=False):
+    for inputs, outputs in pairwise(WIDTHS):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers)
 
