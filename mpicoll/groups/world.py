@@ -226,7 +226,6 @@ second_door: SecondDoor | None = None
 
 _world: World | None = None
 _abandoned: list[World] = []
-_forked_from: int | None = None
 _over: str = "the process group is not initialised. Call init_process_group() first"
 _at_finalize: int | None = None
 _exiting = False
@@ -273,11 +272,7 @@ def current() -> World:
         LaunchError: This is a process forked from a rank.
     """
     if _world is None:
-        if _forked_from is not None:
-            raise LaunchError(
-                f"process {os.getpid()} was forked from a rank (process {_forked_from}) and is none: it cannot use MPI."
-                " Communicate in the rank itself and hand the child plain data"
-            )
+        library.refuse_in_fork()
         raise NotInitializedError(_over)
     return _world
 
@@ -371,9 +366,9 @@ def _forget_mpi_end() -> None:
 
 
 def _after_fork() -> None:
-    global _world, _forked_from
-    if _world is not None:
-        _world, _forked_from = None, os.getppid()
+    global _world
+    _world = None
+    _abandoned.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -79,7 +79,30 @@ def _finish() -> None:
 atexit.register(_finish)
 
 
+# The rank that this process was forked from while MPI ran there.
+_forked_from: int | None = None
+
+
+def _after_fork() -> None:
+    global _forked_from
+    if _forked_from is None and is_running():
+        _forked_from = os.getppid()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def refuse_in_fork() -> None:
+    """Raise in a process that was forked from a rank."""
+    if _forked_from is not None:
+        raise LaunchError(
+            f"process {os.getpid()} was forked from a rank (process {_forked_from}) and is none: it cannot use MPI."
+            " Communicate in the rank itself and hand the child plain data"
+        )
+
+
 def _refuse_in_worker_process() -> None:
+    refuse_in_fork()
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         raise LaunchError(

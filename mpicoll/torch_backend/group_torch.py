@@ -96,7 +96,9 @@ def _profiled(title: str, args: Sequence[Any], start: Callable[[], Work | None])
     if work is None:
         section.__exit__(None, None, None)
     else:
-        work.when_done(lambda: section.__exit__(None, None, None))  # on another thread: the profiler knows that, too
+        work.when_done(
+            lambda: section.__exit__(None, None, None), quick=True
+        )  # on another thread: the profiler knows that, too
     return work
 
 
@@ -195,10 +197,7 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     @_operation("all_gather", c10d.AllgatherOptions, 2, "timeout")
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Any:
         """``torch.distributed.all_gather``."""
-        outputs = _one(output_tensors)
-        work = collectives.all_gather(outputs, _one(input_tensors), self, opts.asyncOp)
-        if work is not None:
-            work.outputs = [list(outputs)]  # torch's hooks look for the list in the future
+        work = collectives.all_gather(_one(output_tensors), _one(input_tensors), self, opts.asyncOp)
         return self._timed(work, opts)
 
     @_operation("all_gather_into_tensor", c10d.AllgatherOptions, 0, "timeout")
@@ -393,4 +392,5 @@ def _one(tensors: Any) -> Any:
     return tensors[0]
 
 
+versions_torch.keep_compiler_out(TorchGroup)
 versions_torch.add_older_names(TorchGroup)

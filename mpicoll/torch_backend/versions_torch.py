@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch._C import _distributed_c10d as c10d
+from torch._C._dynamo import eval_frame
 
 # The methods of a process group by their newest name, and the older ones under which a version of torch calls them.
 OLDER_NAMES: dict[str, tuple[str, ...]] = {
@@ -22,6 +24,18 @@ _title: Any = getattr(c10d, "_get_comm_profiling_name", None)
 def comm_title() -> str:
     """The name that the profiler is to show, or an empty one."""
     return str(_title()) if _title is not None else ""
+
+
+def keep_compiler_out(owner: type) -> None:
+    """Let torch.compile go round the methods of a class and what they call, as it goes round C++.
+
+    ``torch.compiler.disable`` does so by importing the compiler, which takes seconds; this is what it sets.
+    """
+    skip = eval_frame._FrameAction.SKIP
+    for method in vars(owner).values():
+        if inspect.isfunction(method):
+            method._torchdynamo_disable = True  # type: ignore[attr-defined]
+            eval_frame.set_code_exec_strategy(method.__code__, eval_frame._FrameExecStrategy(skip, skip))
 
 
 def add_older_names(group_class: type) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from mpicoll.torch_backend import versions_torch
 from mpicoll.transport.work import Timeout, Work, seconds
 
 
@@ -44,6 +45,9 @@ class TorchWork(Work, torch.distributed.Work):
         return -1 if self.source is None else self.source
 
 
+versions_torch.keep_compiler_out(TorchWork)
+
+
 def joined(where: str, works: Sequence[Work], limit: float) -> TorchWork:
     """A Work that is done when all of some are, with the first error among them."""
     outputs = [output for work in works for output in work.outputs]
@@ -61,5 +65,5 @@ def joined(where: str, works: Sequence[Work], limit: float) -> TorchWork:
     if not works:
         whole.finish()
     for work in works:
-        work.when_done(one_is_done)
+        work.when_done(one_is_done, quick=True)
     return whole

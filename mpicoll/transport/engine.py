@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.errors import ArgumentError, CollectiveTimeoutError, MpicollError, ThreadLevelError
+from mpicoll.errors import CollectiveTimeoutError, MpicollError, ThreadLevelError
 from mpicoll.mpi import library
 from mpicoll.transport.operation import Operation
 from mpicoll.transport.progress import Progress, run
-from mpicoll.transport.work import Work
+from mpicoll.transport.work import Work, call_all
 
 if TYPE_CHECKING:
     from mpicoll.mpi.library import Comm
@@ -51,7 +51,8 @@ class Engine:
         self._turn: deque[None] = deque([None])
         self._queue: deque[_Asynchronous | _Synchronous] = deque()  # the first one is under way
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # carries out what is in the queue
+        self._calling: set[threading.Thread] = set()  # those that did and are in the user's callbacks
         self._closing = False
 
     def run(self, operation: Operation) -> None:
@@ -93,15 +94,10 @@ class Engine:
             step.run(comm)
 
     def _run_behind_queue(self, function: Callable[[], Any]) -> Any:
-        if threading.current_thread() is self._thread:
-            raise ArgumentError(
-                "a synchronous operation: expected one from a thread of the program, got one from a callback of the"
-                " same group's Work. Use async_op=True there"
-            )
         entry = _Synchronous()
         with self._changed:
             self._queue.append(entry)
-            self._changed.notify_all()
+            self._need_thread()
         try:
             entry.go.wait()
             return function()
@@ -113,10 +109,14 @@ class Engine:
         self.require_async()
         with self._changed:
             self._queue.append(_Asynchronous(operation, work))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="mpicoll group", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            self._need_thread()
+
+    def _need_thread(self) -> None:
+        # Called with `_changed` held, where the queue is not empty.
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="mpicoll group", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a collective function of the communicator's in its turn."""
@@ -179,9 +179,10 @@ class Engine:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+            threads = {*self._calling, *([self._thread] if self._thread is not None else [])}
+        for thread in threads - {threading.current_thread()}:
+            thread.join()
+        self._thread = None
 
     def _loop(self) -> None:
         while True:
@@ -206,8 +207,29 @@ class Engine:
             if isinstance(entry, _Asynchronous):
                 work = entry.work
                 del entry  # and with it the tensors
-                work.finish(error)
+                callbacks = work.settle(error)
                 del work, error
+                if callbacks and not self._call(callbacks):
+                    return
+
+    def _call(self, callbacks: list[Callable[[], None]]) -> bool:
+        """Call the user's callbacks. They may wait for operations of this group, which another thread carries out.
+
+        Returns whether this thread is still the one to carry out operations.
+        """
+        this = threading.current_thread()
+        with self._changed:
+            self._thread = None
+            self._calling.add(this)
+            if self._queue:
+                self._need_thread()
+        call_all(callbacks)
+        with self._changed:
+            self._calling.remove(this)
+            if self._thread is not None or self._closing:
+                return False
+            self._thread = this
+            return True
 
     def _try_steps(self, operation: Operation) -> BaseException | None:
         try:

@@ -60,6 +60,7 @@ class Work:
         self._event: threading.Event | None = None  # made when somebody waits
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
+        self._quick: list[Callable[[], None]] = []
         self._done = False
         self._error: BaseException | None = None
         self._ranks = ranks
@@ -174,29 +175,38 @@ class Work:
         else:
             future.set_exception(self._error)
 
-    def when_done(self, callback: Callable[[], None]) -> None:
-        """Call a function when the operation is done, or now if it is."""
+    def when_done(self, callback: Callable[[], None], quick: bool = False) -> None:
+        """Call a function when the operation is done, or now if it is. A `quick` one is ours, and never waits."""
         with self._lock:
             if not self._done:
-                self._callbacks.append(callback)
+                (self._quick if quick else self._callbacks).append(callback)
                 return
         callback()
 
     def finish(self, error: BaseException | None = None, source: int | None = None) -> None:
-        """Called by the engine when the operation is done."""
+        """The operation is done: called by a thread which has other things to do than the user's callbacks."""
+        callbacks = self.settle(error, source)
+        if callbacks:
+            threading.Thread(target=call_all, args=(callbacks,), name="mpicoll callbacks", daemon=True).start()
+
+    def settle(self, error: BaseException | None = None, source: int | None = None) -> list[Callable[[], None]]:
+        """The operation is done. Returns the user's callbacks, which are to be called; they may wait for others."""
         if error is not None:
             error = library.as_error(error) or error
             if isinstance(error, MpicollError):
                 error.locate(self.where)
         with self._lock:
+            if self._done:  # given up before
+                return []
             self._error, self.source = error, source
             self._done = True
             event = self._event
         if event is not None:
             event.set()
-        for callback in self._callbacks:
-            _call(callback)
-        self._callbacks.clear()
+        call_all(self._quick)
+        self._quick.clear()
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks
 
 
 class Future:
@@ -262,6 +272,12 @@ class Future:
             self._event.set()
         for callback in self._callbacks:
             _call(callback, self)
+
+
+def call_all(callbacks: Sequence[Callable[[], None]]) -> None:
+    """Call some functions, whatever they raise."""
+    for callback in callbacks:
+        _call(callback)
 
 
 def _call(callback: Callable[..., Any], *arguments: Any) -> None:
