@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from mpicoll.api import collectives
+from mpicoll.api.entry import entry
 from mpicoll.data.reduction import ReduceOp
 from mpicoll.errors import ArgumentError, mismatch
 from mpicoll.transport.work import Work
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mpicoll.groups.group import ProcessGroup
 
 
+@entry
 def all_reduce(group: ProcessGroup, tensor: torch.Tensor, op: ReduceOp, async_op: bool) -> Work | None:
     """Sum a sparse COO tensor over all ranks, in place; the result is coalesced. It is done when this returns.
 
