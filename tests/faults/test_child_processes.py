@@ -68,6 +68,36 @@ def test_a_forked_child_that_ends_does_not_end_the_job(job: RunJob) -> None:
     assert (end.code, end.lines()) == (0, ["1 4.0"] * 2)
 
 
+@pytest.mark.parametrize("torch", [False, True])
+def test_a_forked_child_cannot_start_again(job: RunJob, torch: bool) -> None:
+    """A child of os.fork, which multiprocessing does not know of, would take part in its parent's traffic."""
+    if torch:
+        pytest.importorskip("torch")
+    end = job(
+        f"""
+        if {torch}:
+            import torch.distributed as td
+        if rank == 0:
+            pid = os.fork()
+            if pid == 0:
+                calls = [dist.init_process_group, lambda: dist.all_reduce(np.ones(1))]
+                if {torch}:
+                    calls += [lambda: td.barrier(), lambda: td.destroy_process_group()]
+                for call in calls:
+                    try:
+                        call()
+                    except dist.LaunchError as error:
+                        say(str("forked from a rank" in str(error)))
+                os._exit(0)
+            os.waitpid(pid, 0)
+        x = np.ones(1)
+        dist.all_reduce(x)
+        say(f"{{x[0]}}")
+        """
+    )
+    assert (end.code, end.lines()) == (0, ["2.0"] * 2 + ["True"] * (4 if torch else 2)), end
+
+
 def test_a_subprocess_can_be_started(job: RunJob) -> None:
     end = job(
         """
