@@ -46,6 +46,8 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    if not arguments.module and not os.path.exists(arguments.script):
+        sys.exit(f"python -m mpicoll run: can't open {arguments.script!r}: there is no such file")
     library.start()
     failures.install()
     failures.watch_exit()

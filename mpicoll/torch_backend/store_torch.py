@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 from mpicoll.errors import LaunchError, mismatch
 from mpicoll.groups import rendezvous, world
 from mpicoll.groups.rendezvous import Address, Doorbell
+from mpicoll.guard import failures
 from mpicoll.mpi import library
 
 _TIMEOUT = timedelta(minutes=30)
@@ -117,6 +118,8 @@ def meet(
         raise LaunchError(
             mismatch("rank and world_size", f"{rank} and {size}, as MPI says", f"{place[0]} and {place[1]}")
         )
+    failures.install()  # MPI is running from here on, where a rank that failed would wait for the others to end
+    failures.watch_exit()
     server: list[TCPStore] = []
 
     def open_server(host: str) -> Address:

@@ -107,6 +107,13 @@ def test_a_variable_that_mpi_denies_is_an_error(job: RunJob) -> None:
     assert "WORLD_SIZE=7" in end.err
 
 
+def test_a_script_that_is_not_there_is_named(job: RunJob, tmp_path: Path) -> None:
+    end = job(tmp_path / "nowhere.py", before=RUN)
+    assert end.code not in (0, None)
+    assert "nowhere.py" in end.err
+    assert "Traceback" not in end.err
+
+
 def test_a_module_runs_too(job: RunJob, tmp_path: Path) -> None:
     (tmp_path / "somewhere.py").write_text("import sys; print(__name__, sys.argv[1:])")
     end = job("", start="", before=(*RUN, "-m", "somewhere"), env={"PYTHONPATH": str(tmp_path)}, launcher=[])

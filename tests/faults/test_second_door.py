@@ -218,10 +218,11 @@ say(f"{td.get_backend()} {x.item()} {td.get_rank()} of {td.get_world_size()}")
     assert (end.code, end.lines()) == (0, [f"gloo 3.0 {rank} of 3" for rank in range(3)]), end
 
 
-def test_an_uncaught_exception_ends_the_job_with_its_traceback(job: RunJob) -> None:
-    script = """
+@pytest.mark.parametrize("arguments", ['"mpicoll"', '"gloo", init_method="mpi://"'])
+def test_an_uncaught_exception_ends_the_job_with_its_traceback(job: RunJob, arguments: str) -> None:
+    script = f"""
 import torch, torch.distributed as td, mpicoll
-td.init_process_group("mpicoll")
+td.init_process_group({arguments})
 if td.get_rank() == 1:
     say("now")
     raise ValueError("boom")
