@@ -11,6 +11,7 @@ import atexit
 import importlib
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import ArgumentError, LaunchError, MPIError, NotInitializedError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # The largest count that every MPI takes: an `int`. MPI-4's large counts are not in Open MPI 5.
 _INT_MAX = 2**31 - 1
+# Seconds that a launcher gets to pass on what a rank has written before it aborts.
+_TO_PASS_ON = 0.2
 LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
@@ -159,6 +162,8 @@ def abort(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if is_running():
+        # A busy mpirun of MPICH ends at once and has not passed on what this rank wrote last: the traceback.
+        time.sleep(_TO_PASS_ON)
         MPI.COMM_WORLD.Abort(code)
     os._exit(code)
 
