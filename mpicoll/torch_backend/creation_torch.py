@@ -11,6 +11,7 @@ from mpicoll.api.world import open_world
 from mpicoll.errors import ArgumentError, LaunchError, NotInitializedError, mismatch
 from mpicoll.groups import world
 from mpicoll.groups.group import ProcessGroup
+from mpicoll.guard import checks
 from mpicoll.mpi import library
 from mpicoll.torch_backend.group_torch import TorchGroup
 from mpicoll.torch_backend.registration import NAME
@@ -65,6 +66,12 @@ def _make_subgroup(ranks: list[int], options: Any, comm: Any) -> TorchGroup:
             " alone. Call mpicoll.init_process_group(torch=False) on every rank first"
         )
     here = world.current()
+    checks.group_ranks(ranks, here.default.size())
+    torchs = distributed_c10d._get_default_group()
+    mpis = here.default.rank(), here.default.size()
+    if (torchs.rank(), torchs.size()) != mpis:
+        expected, got = f"{mpis[0]} and {mpis[1]}, as MPI says", f"{torchs.rank()} and {torchs.size()}"
+        raise LaunchError(mismatch("rank and size of torch's default group", expected, got, 'Use init_method="mpi://"'))
     here.promote(TorchGroup)
     limit = seconds(options.timeout)
     if comm is None:

@@ -1,5 +1,7 @@
 """Two doors, one world: start and finish at either, in every order of imports, and what beside mpicoll there may be."""
 
+from pathlib import Path
+
 import pytest
 
 from .jobs import RunJob
@@ -259,3 +261,19 @@ td.destroy_process_group()
 """
     end = job(script, start=TOOLS)
     assert (end.code, end.lines()) == (0, ["[4.0, 4.0]"] * 2), end
+
+
+def test_a_group_under_ranks_that_mpi_does_not_know_is_refused(job: RunJob, tmp_path: Path) -> None:
+    # Its src= would be a rank of torch's default group, and another process in mpicoll's.
+    script = f"""
+import torch.distributed as td, mpicoll as dist
+dist.init_process_group(torch=False)
+td.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=1 - dist.get_rank(), world_size=2)
+try:
+    td.new_group([0, 1], backend="mpicoll")
+except dist.LaunchError as error:
+    say(str(error).partition(":")[0])
+td.destroy_process_group()
+"""
+    end = job(script, start=TOOLS)
+    assert (end.code, end.lines()) == (0, ["rank and size of torch's default group"] * 2), end
