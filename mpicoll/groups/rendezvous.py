@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mpicoll.groups import places, world
 from mpicoll.mpi import library
+from mpicoll.transport.polling import wait_until
 
 if TYPE_CHECKING:
     from mpicoll.mpi.library import Comm
@@ -102,16 +103,19 @@ class Doorbell:
         if self._comm.Get_rank() == 0:
             return self._open()
         self._call(lambda: self._comm.send(_RING, 0, self._tag))
-        deadline = time.monotonic() + timeout
-        answer: Address | str | None = None
-        while (answer := self._call(self._receive)) is None:
-            time.sleep(0.001)
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"rank 0 did not open a store within {timeout:g} s")
-        if isinstance(answer, str):
-            raise RuntimeError(f"rank 0 could not open a store: {answer}")
-        address: Address = answer
-        return address
+        answers: list[Address | str] = []
+
+        def answered() -> bool:
+            found = self._call(self._receive)
+            if found is not None:
+                answers.append(found)
+            return bool(answers)
+
+        if not wait_until(answered, timeout):
+            raise RuntimeError(f"rank 0 did not open a store within {timeout:g} s")
+        if isinstance(answers[0], str):
+            raise RuntimeError(f"rank 0 could not open a store: {answers[0]}")
+        return answers[0]
 
     def _receive(self) -> Address | str | None:
         message = self._comm.improbe(0, self._tag)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpicoll.errors import CollectiveTimeoutError, mismatch
 from mpicoll.mpi import library
+from mpicoll.transport.polling import wait_until
 
 if TYPE_CHECKING:
     from mpicoll.groups.group import ProcessGroup
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 # A message: what it says, and the sender's number of the barrier.
 _MESSAGE = struct.Struct("<iq")
 _HERE, _GONE, _ALL_CAME, _SOME_DID_NOT = range(4)
-# Seconds between two looks for messages, growing from the shortest to the longest.
-_SHORTEST, _LONGEST = 2e-5, 1e-3
 
 
 def monitored_barrier(group: ProcessGroup, timeout: float, wait_all_ranks: bool) -> None:
@@ -54,7 +52,7 @@ def _count_the_others(group: ProcessGroup, timeout: float, wait_all_ranks: bool)
 
     all_wait()
     gave_up.clear()  # before this rank came
-    passed = _within(timeout, all_wait)
+    passed = wait_until(all_wait, timeout)
     for rank, number in waiting.items():
         _send(group, rank, _ALL_CAME if passed else _SOME_DID_NOT, number)
     if passed:
@@ -85,7 +83,7 @@ def _report_to_rank_0(group: ProcessGroup, timeout: float) -> None:
                 answer = message[1]
         return answer != -1
 
-    if not _within(timeout, answered):
+    if not wait_until(answered, timeout):
         _send(group, 0, _GONE, number)
     if answer != _ALL_CAME:
         reason = "which tells which ranks did not come" if answer == _SOME_DID_NOT else "which did not answer in time"
@@ -93,16 +91,6 @@ def _report_to_rank_0(group: ProcessGroup, timeout: float) -> None:
             f"Rank {group.rank()} successfully reached monitoredBarrier, but received errors while waiting for"
             f" send/recv from rank 0: expected all ranks within {timeout:g} s. Look at the text of rank 0, {reason}"
         )
-
-
-def _within(timeout: float, done: Callable[[], bool]) -> bool:
-    deadline, pause = time.monotonic() + timeout, _SHORTEST
-    while not done():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST)
-    return True
 
 
 def _send(group: ProcessGroup, rank: int, says: int, number: int) -> None:

@@ -7,13 +7,13 @@ one thread makes all the calls and must not block in one of them.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mpicoll.data.layout import Region
 from mpicoll.errors import CollectiveTimeoutError, MessageError, mismatch
 from mpicoll.mpi import library
+from mpicoll.transport.polling import wait_until
 
 if TYPE_CHECKING:
     from mpicoll.mpi.library import Comm, Request, Status
@@ -66,19 +66,11 @@ class Barrier:
 
     def run(self, comm: Comm) -> None:
         """Wait for the other ranks, for `limit` seconds at most."""
-        request = comm.Ibarrier()
-        deadline, looks, pause = time.monotonic() + self.limit, 0, 0.0
-        while not request.Test():
-            looks += 1
-            if looks > 20:
-                time.sleep(pause)  # 0 at first: leave the core to another rank
-            if looks > 200:
-                pause = min(max(pause * 1.5, 2e-5), 1e-3)
-                if time.monotonic() > deadline:
-                    raise CollectiveTimeoutError(
-                        f"Timed out after {self.limit:g} s: expected all ranks, got fewer. Call monitored_barrier() to"
-                        " learn which ranks do not come"
-                    )
+        if not wait_until(comm.Ibarrier().Test, self.limit):
+            raise CollectiveTimeoutError(
+                f"Timed out after {self.limit:g} s: expected all ranks, got fewer. Call monitored_barrier() to"
+                " learn which ranks do not come"
+            )
 
     def start(self, comm: Comm) -> list[Request]:
         """Start to wait."""

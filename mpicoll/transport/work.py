@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -13,6 +12,7 @@ from typing import Any
 
 from mpicoll.errors import ArgumentError, CollectiveTimeoutError, LaunchError, MpicollError
 from mpicoll.mpi import library
+from mpicoll.transport.polling import wait_until
 
 Timeout = timedelta | float | None
 
@@ -98,27 +98,17 @@ class Work:
                 if self._event is None:
                     self._event = threading.Event()
             return self._event.wait(limit)
-        deadline = None if limit is None else time.monotonic() + limit
-        pause, spins = 0.0, 0
-        while not self._done:
+        return wait_until(self._look, limit)
+
+    def _look(self) -> bool:
+        if not self._done and self.drive is not None:
             self.drive()
-            if self._done:
-                break
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            spins += 1
-            if spins > 200:  # it takes longer: leave the core to somebody else
-                pause = min(max(pause * 1.5, 2e-5), 1e-3)
-            if spins > 20:
-                time.sleep(pause)
-        return True
+        return self._done
 
     def is_completed(self) -> bool:
         """Whether the operation is done, well or not. Does not wait."""
         self._refuse_in_child()
-        if not self._done and self.drive is not None:
-            self.drive()
-        return self._done
+        return self._look()
 
     def _refuse_in_child(self) -> None:
         if self._forks != _forks:
