@@ -85,14 +85,8 @@ def all_gather_into_tensor_coalesced(
         >>> whole[:2]
         array([0., 1.])
     """
-    pg = resolve(group)
-    inputs = checks.arrays_of_any_length(input_tensors, "input_tensors")
-    outputs = checks.same_length(output_tensors, "output_tensors", inputs, "input_tensors")
-
-    def add(operation: Operation, i: int) -> None:
-        add_all_gather_single(pg, operation, outputs[i], inputs[i])
-
-    return _coalesce("all_gather_into_tensor_coalesced", pg, outputs, add, async_op)
+    outputs, inputs = ("output_tensors", output_tensors), ("input_tensors", input_tensors)
+    return _coalesce_pairs("all_gather_into_tensor_coalesced", group, outputs, inputs, add_all_gather_single, async_op)
 
 
 @entry
@@ -103,14 +97,8 @@ def all_gather_coalesced(
 
     Arguments, returns and errors as of `all_gather_into_tensor_coalesced`.
     """
-    pg = resolve(group)
-    inputs = checks.arrays_of_any_length(input_tensors, "input_tensors")
-    outputs = checks.same_length(output_lists, "output_lists", inputs, "input_tensors")
-
-    def add(operation: Operation, i: int) -> None:
-        add_all_gather(pg, operation, outputs[i], inputs[i])
-
-    return _coalesce("all_gather_coalesced", pg, outputs, add, async_op)
+    outputs, inputs = ("output_lists", output_lists), ("input_tensors", input_tensors)
+    return _coalesce_pairs("all_gather_coalesced", group, outputs, inputs, add_all_gather, async_op)
 
 
 @entry
@@ -142,14 +130,27 @@ def reduce_scatter_tensor_coalesced(
         >>> float(x[0]) == dist.get_rank() * dist.get_world_size()
         True
     """
+
+    def add(pg: ProcessGroup, operation: Operation, output: Any, input: Any) -> None:
+        add_reduce_scatter_single(pg, operation, output, input, op)
+
+    name = "reduce_scatter_tensor_coalesced"
+    return _coalesce_pairs(name, group, ("outputs", outputs), ("inputs", inputs), add, async_op)
+
+
+def _coalesce_pairs(
+    name: str,
+    group: Group,
+    outputs: tuple[str, list[Any]],
+    inputs: tuple[str, list[Any]],
+    add: Callable[[ProcessGroup, Operation, Any, Any], None],
+    async_op: bool,
+) -> Work | None:
+    """A collective of each output and its input, by the names of the two lists and the lists."""
     pg = resolve(group)
-    sources = checks.arrays_of_any_length(inputs, "inputs")
-    targets = checks.same_length(outputs, "outputs", sources, "inputs")
-
-    def add(operation: Operation, i: int) -> None:
-        add_reduce_scatter_single(pg, operation, targets[i], sources[i], op)
-
-    return _coalesce("reduce_scatter_tensor_coalesced", pg, targets, add, async_op)
+    sources = checks.arrays_of_any_length(inputs[1], inputs[0])
+    targets = checks.same_length(outputs[1], outputs[0], sources, inputs[0])
+    return _coalesce(name, pg, targets, lambda part, i: add(pg, part, targets[i], sources[i]), async_op)
 
 
 def _coalesce(

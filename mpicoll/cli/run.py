@@ -8,10 +8,9 @@ import runpy
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.errors import LaunchError
 from mpicoll.groups import places
 from mpicoll.guard import failures
-from mpicoll.mpi import launcher, library
+from mpicoll.mpi import library
 from mpicoll.torch_backend import registration
 
 if TYPE_CHECKING:
@@ -70,15 +69,12 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _set_variables() -> None:
     """Set what torchrun would; what is set must agree with MPI."""
-    everything = library.MPI.COMM_WORLD
-    message = launcher.check_world(os.environ, everything.Get_rank(), everything.Get_size(), library.name())
-    if message is not None:
-        raise LaunchError(message)
-    comm = everything.Dup()
+    library.refuse_singleton()
+    comm = library.MPI.COMM_WORLD.Dup()
     local_rank, local_size = places.on_node(comm)
-    variables = places.variables(comm, local_rank, local_size) | _torchruns(comm, local_rank)
-    numbers = {name: int(variables[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")}
-    places.agree(comm, launcher.check_variables(os.environ, numbers))
+    variables = places.variables(comm, local_rank, local_size)
+    places.agree(comm, places.disagreement(variables))
+    variables |= _torchruns(comm, local_rank)
     comm.Free()
     if local_size > 1:
         variables["OMP_NUM_THREADS"] = "1"

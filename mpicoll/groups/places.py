@@ -6,8 +6,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from mpicoll.errors import LaunchError
-from mpicoll.mpi import library
+from mpicoll.errors import LaunchError, mismatch
+from mpicoll.mpi import launcher, library
 
 if TYPE_CHECKING:
     from mpicoll.mpi.library import Comm
@@ -45,6 +45,19 @@ def variables(private: Comm, local_rank: int, local_size: int) -> dict[str, str]
         "MASTER_ADDR": address[0],
         "MASTER_PORT": address[1],
     }
+
+
+def disagreement(variables: dict[str, str]) -> str | None:
+    """What the environment says other than MPI, of ranks and sizes; None where they agree."""
+    numbers = {name: int(value) for name, value in variables.items() if not name.startswith("MASTER")}
+    return launcher.check_variables(os.environ, numbers)
+
+
+def refuse_other_place(given: tuple[int, int], found: tuple[int, int], what: str, remedy: str) -> None:
+    """Raise where a rank and a size are other than MPI's, `found`."""
+    if given != found:
+        expected = f"{found[0]} and {found[1]}, as MPI says"
+        raise LaunchError(mismatch(what, expected, f"{given[0]} and {given[1]}", remedy))
 
 
 def agree(private: Comm, problem: str | None) -> None:

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mpicoll.errors import ArgumentError, LaunchError, NotInitializedError, mismatch
+from mpicoll.errors import ArgumentError, NotInitializedError, mismatch
 from mpicoll.groups import places
 from mpicoll.groups.group import Context, GroupMember, NotAMember, ProcessGroup
-from mpicoll.mpi import launcher, library
+from mpicoll.mpi import library
 from mpicoll.transport.progress import Progress
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class World:
             library.max_count()
         except ArgumentError as error:
             return str(error)
-        numbers = {name: int(value) for name, value in self.variables.items() if not name.startswith("MASTER")}
-        return launcher.check_variables(os.environ, numbers)
+        return places.disagreement(self.variables)
 
     def _export(self) -> list[str]:
         unset = [name for name in self.variables if name not in os.environ]
@@ -84,6 +83,8 @@ class World:
 
     def promote(self, group_class: type[ProcessGroup]) -> None:
         """Make groups of another class, and of that class the groups there are. Local."""
+        if self.group_class is group_class:
+            return
         self.group_class = group_class
         self.groups = {label: group_class.over(group) for label, group in self.groups.items()}
         self.default = self.groups[self.default.label]
@@ -234,11 +235,8 @@ _exiting = False
 def start_world(base: Comm | None, timeout: float, rank: int, world_size: int) -> World:
     """Make the world over a communicator, MPI.COMM_WORLD by default. Every rank of it calls this."""
     global _world, _at_finalize
-    everything = library.MPI.COMM_WORLD
-    message = launcher.check_world(os.environ, everything.Get_rank(), everything.Get_size(), library.name())
-    if message is not None:
-        raise LaunchError(message)
-    _world = World(everything if base is None else base, timeout, rank, world_size)
+    library.refuse_singleton()
+    _world = World(library.MPI.COMM_WORLD if base is None else base, timeout, rank, world_size)
     if _at_finalize is None:
         atexit.register(_at_exit)
         # MPI_Finalize begins with deleting the attributes of COMM_SELF.

@@ -51,7 +51,6 @@ class _Hooks:
 
 _hooks: _Hooks | None = None
 _interrupts: _Interrupts | None = None
-_watching = False
 
 
 def install() -> None:
@@ -73,11 +72,12 @@ def install() -> None:
 
 
 def watch_exit() -> None:
-    """End the job at exit too, where an uncaught exception passed this hook by: somebody put another in its place."""
-    global _watching
-    if not _watching:
-        _watching = True
-        atexit.register(_at_exit)
+    """End the job at exit too, where an uncaught exception passed this hook by: somebody put another in its place.
+
+    Of what is registered so far this comes first at exit, called again or not.
+    """
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
 
 
 def _at_exit() -> None:
@@ -117,15 +117,12 @@ class _Exit(SystemExit):
     def code(self) -> Any:
         """The status, as of SystemExit."""
         if sys._getframe().f_back is None:
-            self._leave()
+            _leave(self, self._code)
         return self._code
 
     @code.setter
     def code(self, value: Any) -> None:
         self._code = value
-
-    def _leave(self) -> None:
-        _leave(self, self._code)
 
 
 def _leave(leaving: SystemExit, status: Any) -> None:

@@ -73,6 +73,14 @@ def start() -> None:
     _starter = os.getpid()
 
 
+def refuse_singleton() -> None:
+    """Raise where MPI started alone although a launcher announces company."""
+    world = MPI.COMM_WORLD
+    message = launcher.check_world(os.environ, world.Get_rank(), world.Get_size(), name())
+    if message is not None:
+        raise LaunchError(message)
+
+
 def _finish() -> None:
     if _starter == os.getpid() and is_running():
         MPI.Finalize()

@@ -8,8 +8,8 @@ from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import distributed_c10d
 
 from mpicoll.api.world import open_world
-from mpicoll.errors import ArgumentError, LaunchError, NotInitializedError, mismatch
-from mpicoll.groups import world
+from mpicoll.errors import ArgumentError, NotInitializedError, mismatch
+from mpicoll.groups import places, world
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.guard import checks
 from mpicoll.mpi import library
@@ -41,18 +41,18 @@ def _make_default(options: Any, comm: Any) -> TorchGroup:
     if not world.is_initialized():
         open_world(comm, options.timeout, rank, size, True)
     here = world.current()
-    if comm is not None and not _same_ranks(comm, here.default.comm):
+    default = here.default
+    if comm is not None and not _same_ranks(comm, default.comm):
         raise ArgumentError("pg_options: expected the communicator of mpicoll's default group, got one of other ranks")
-    if (rank, size) != (here.default.rank(), here.default.size()):
-        expected = f"{here.default.rank()} and {here.default.size()}, as MPI says"
-        raise LaunchError(mismatch("rank and world_size", expected, f"{rank} and {size}", "Leave them out"))
+    places.refuse_other_place((rank, size), (default.rank(), default.size()), "rank and world_size", "Leave them out")
     here.promote(TorchGroup)
     here.announce = _announce
-    if LazyStore.latest is not None:
-        LazyStore.latest.attach(here)
-    default = here.default
-    assert isinstance(default, TorchGroup)
-    return default
+    group = here.default
+    assert isinstance(group, TorchGroup)
+    group._lazy_store = LazyStore.take()
+    if group._lazy_store is not None:
+        group._lazy_store.attach(here)
+    return group
 
 
 def _same_ranks(comm: Any, other: Any) -> bool:
@@ -68,10 +68,12 @@ def _make_subgroup(ranks: list[int], options: Any, comm: Any) -> TorchGroup:
     here = world.current()
     checks.group_ranks(ranks, here.default.size())
     torchs = distributed_c10d._get_default_group()
-    mpis = here.default.rank(), here.default.size()
-    if (torchs.rank(), torchs.size()) != mpis:
-        expected, got = f"{mpis[0]} and {mpis[1]}, as MPI says", f"{torchs.rank()} and {torchs.size()}"
-        raise LaunchError(mismatch("rank and size of torch's default group", expected, got, 'Use init_method="mpi://"'))
+    places.refuse_other_place(
+        (torchs.rank(), torchs.size()),
+        (here.default.rank(), here.default.size()),
+        "rank and size of torch's default group",
+        'Use init_method="mpi://"',
+    )
     here.promote(TorchGroup)
     limit = seconds(options.timeout)
     if comm is None:

@@ -96,9 +96,8 @@ def _profiled(title: str, args: Sequence[Any], start: Callable[[], Work | None])
     if work is None:
         section.__exit__(None, None, None)
     else:
-        work.when_done(
-            lambda: section.__exit__(None, None, None), quick=True
-        )  # on another thread: the profiler knows that, too
+        # On another thread: the profiler knows of that, too.
+        work.when_done(lambda: section.__exit__(None, None, None), quick=True)
     return work
 
 
@@ -151,6 +150,7 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     options = None
     _torch_name = ""
     _torch_store: Any = None
+    _lazy_store: Any = None  # the default group's, if nobody gave it one
 
     def __init__(self, label: str, ranks: tuple[int, ...], comm: Any, private: Any, *rest: Any) -> None:
         _initialise(self, private.Get_rank(), private.Get_size())
@@ -174,13 +174,13 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     @_operation("all_reduce", c10d.AllreduceOptions, 1, "op", "timeout")
     def allreduce(self, tensors: Any, opts: Any) -> Any:
         """``torch.distributed.all_reduce``; of sparse tensors too."""
-        op = opts.reduceOp
+        op = _op(opts.reduceOp)
         try:
-            work = reductions.all_reduce(_one(tensors), _OPS.get(hash(op), op), self, opts.asyncOp)
+            work = reductions.all_reduce(_one(tensors), op, self, opts.asyncOp)
         except DTypeError:
             if not tensors[0].is_sparse:
                 raise
-            return sparse_torch.all_reduce(self, tensors[0], _op(opts.reduceOp), opts.asyncOp)
+            return sparse_torch.all_reduce(self, tensors[0], op, opts.asyncOp)
         return None if work is None else self._timed(work, opts)
 
     @_operation("all_reduce_coalesced", c10d.AllreduceCoalescedOptions, 0)

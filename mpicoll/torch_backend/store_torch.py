@@ -10,8 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from torch._C._distributed_c10d import Store, TCPStore
 
-from mpicoll.errors import LaunchError, mismatch
-from mpicoll.groups import rendezvous, world
+from mpicoll.groups import places, rendezvous, world
 from mpicoll.groups.rendezvous import Address, Doorbell
 from mpicoll.guard import failures
 from mpicoll.mpi import library
@@ -25,17 +24,23 @@ class LazyStore(Store):
     A job that uses mpicoll alone opens no listening socket so. A gloo group beside it, for instance, does.
     """
 
-    # torch holds on to the C++ half of a store alone, which is nothing without this one.
-    latest: ClassVar[LazyStore | None] = None
+    # torch holds on to the C++ half of a store alone, which is nothing without this one; the group takes it.
+    _latest: ClassVar[LazyStore | None] = None
 
     def __init__(self, timeout: timedelta = _TIMEOUT) -> None:
         super().__init__()
-        LazyStore.latest = self
+        LazyStore._latest = self
         self._timeout = timeout
         self._lock = threading.Lock()
         self._opened: Any = None
         self._server: TCPStore | None = None
         self._doorbell: Doorbell | None = None
+
+    @classmethod
+    def take(cls) -> LazyStore | None:
+        """The store of the default group that is being made, if it has one of these. The caller keeps it alive."""
+        store, cls._latest = cls._latest, None
+        return store
 
     def attach(self, here: world.World) -> None:
         """Make it one that the ranks of the default group share. Collective where it has to be opened at once."""
@@ -114,10 +119,7 @@ def meet(
     if lazily:  # whoever makes the group checks the place
         yield LazyStore(timeout), *place
         return
-    if place != (rank, size):
-        raise LaunchError(
-            mismatch("rank and world_size", f"{rank} and {size}, as MPI says", f"{place[0]} and {place[1]}")
-        )
+    places.refuse_other_place(place, (rank, size), "rank and world_size", "Leave them out")
     failures.install()  # MPI is running from here on, where a rank that failed would wait for the others to end
     failures.watch_exit()
     server: list[TCPStore] = []
