@@ -45,7 +45,7 @@ def broadcast(
         array([0., 0.])
     """
     pg = resolve(group)
-    root = checks.root(pg, src, group_src, "src")
+    root = checks.rank_in_group(pg, src, group_src, "src")
     array = checks.in_place_array(tensor, pg.rank() != root)
     operation = pg.operation()
     direct.broadcast(operation, array, root)
@@ -173,7 +173,7 @@ def gather(
         [0.0, 1.0]
     """
     pg = resolve(group)
-    root = checks.root(pg, dst, group_dst, "dst", default=0)
+    root = checks.rank_in_group(pg, dst, group_dst, "dst", default=0)
     at_root = checks.only_on_root(gather_list, "gather_list", pg, root, "destination")
     array = checks.input_array(tensor)
     outputs: list[Array] = []
@@ -224,7 +224,7 @@ def scatter(
         True
     """
     pg = resolve(group)
-    root = checks.root(pg, src, group_src, "src", default=0)
+    root = checks.rank_in_group(pg, src, group_src, "src", default=0)
     at_root = checks.only_on_root(scatter_list, "scatter_list", pg, root, "source")
     output = checks.output_array(tensor)
     inputs: list[Array] = []

@@ -79,7 +79,7 @@ def gather_object(
         'rank 0'
     """
     pg = resolve(group)
-    root = checks.root(pg, dst, group_dst, "dst", default=0)
+    root = checks.rank_in_group(pg, dst, group_dst, "dst", default=0)
     checks.only_on_root(object_gather_list, "object_gather_list", pg, root, "destination")
     if object_gather_list is not None and pg.rank() == root:
         _check_list(object_gather_list, "object_gather_list", pg.size())
@@ -121,7 +121,7 @@ def broadcast_object_list(
         ['from rank 0', {'n': 1}]
     """
     pg = resolve(group)
-    root = checks.root(pg, src, group_src, "src", default=0)
+    root = checks.rank_in_group(pg, src, group_src, "src", default=0)
     _check_list(object_list, "object_list", None)
     if pg.rank() == root:
         parcel, error = pack(partial(objects.dump, object_list))
@@ -162,7 +162,7 @@ def scatter_object_list(
         True
     """
     pg = resolve(group)
-    root = checks.root(pg, src, group_src, "src", default=0)
+    root = checks.rank_in_group(pg, src, group_src, "src", default=0)
     _check_list(scatter_object_output_list, "scatter_object_output_list", None)
     if not scatter_object_output_list:
         raise ArgumentError(mismatch("length of scatter_object_output_list", "at least 1", 0))

@@ -32,7 +32,8 @@ def send(tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0,
         group_dst: The destination's rank in the group, instead of `dst`.
 
     Raises:
-        ArgumentError: No destination, two, one outside the group, or this rank itself; a tag out of range.
+        ArgumentError: No destination, two, or one outside the group; this rank itself, with no receive posted that
+            would take the message; a tag out of range.
         DTypeError: It is not an array.
 
     MPI_Isend and MPI_Wait. Example:
@@ -47,7 +48,7 @@ def send(tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0,
     """
     pg = resolve(group, collective=False)
     peer, array = _outgoing(pg, tensor, dst, tag, group_dst)
-    pg.engine.finish(pg.mailbox.send(array, peer, tag))
+    pg.engine.finish(pg.mailbox.send(array, peer, tag, blocking=True))
 
 
 @entry
@@ -65,8 +66,8 @@ def recv(tensor: Any, src: int | None = None, group: Group = None, tag: int = 0,
         The sender's global rank.
 
     Raises:
-        ArgumentError: A sender outside the group, or this rank itself; a tag out of range; a tensor that is read-only
-            or overlaps itself.
+        ArgumentError: A sender outside the group; this rank itself, which has sent no such message; a tag out of range;
+            a tensor that is read-only or overlaps itself.
         DTypeError: It is not an array.
         MessageError: The message has another dtype or number of elements. It is gone then.
 
@@ -74,7 +75,7 @@ def recv(tensor: Any, src: int | None = None, group: Group = None, tag: int = 0,
     """
     pg = resolve(group, collective=False)
     peer, array = _incoming(pg, tensor, src, tag, group_src)
-    source = pg.engine.finish(pg.mailbox.receive(lambda header: header.fits(array), peer, tag))
+    source = pg.engine.finish(pg.mailbox.receive(lambda header: header.fits(array), peer, tag, blocking=True))
     assert source is not None
     return pg.ranks[source]
 
@@ -93,7 +94,7 @@ def recv_tensor(src: int | None = None, group: Group = None, tag: int = 0, group
         A torch tensor if the sender sent one, else a numpy array.
 
     Raises:
-        ArgumentError: A sender outside the group, or this rank itself; a tag out of range.
+        ArgumentError: A sender outside the group; this rank itself, which has sent no such message; a tag out of range.
 
     MPI_Irecv and MPI_Wait. Example:
         >>> import numpy as np, mpicoll as dist
@@ -111,7 +112,7 @@ def recv_tensor(src: int | None = None, group: Group = None, tag: int = 0, group
         received.append(header.new_array())
         return describe(received[0])
 
-    pg.engine.finish(pg.mailbox.receive(accept, peer, tag))
+    pg.engine.finish(pg.mailbox.receive(accept, peer, tag, blocking=True))
     return received[0]
 
 
@@ -121,7 +122,7 @@ def isend(tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0
 
     Args:
         tensor: Of any shape and dtype; not to be written to before the Work is done.
-        dst: The destination's global rank.
+        dst: The destination's global rank; this one too.
         group: The group; None is the default group.
         tag: A number from 0 that the receiver gives too.
         group_dst: The destination's rank in the group, instead of `dst`.
@@ -130,18 +131,18 @@ def isend(tensor: Any, dst: int | None = None, group: Group = None, tag: int = 0
         A Work.
 
     Raises:
-        ArgumentError, DTypeError: As of `send`.
+        ArgumentError, DTypeError: As of `send`, but that this rank may send to itself before it receives.
 
     MPI_Isend. Example:
         >>> import numpy as np, mpicoll as dist
-        >>> n, r = dist.get_world_size(), dist.get_rank()
-        >>> if n > 1:
-        ...     x = np.zeros(1)
-        ...     works = [dist.isend(np.array([float(r)]), (r + 1) % n), dist.irecv(x, (r - 1) % n)]
-        ...     assert all(work.wait() for work in works) and x[0] == (r - 1) % n
+        >>> n, r, x = dist.get_world_size(), dist.get_rank(), np.zeros(1)
+        >>> works = [dist.isend(np.array([float(r)]), (r + 1) % n), dist.irecv(x, (r - 1) % n)]
+        >>> all(work.wait() for work in works) and int(x[0]) == (r - 1) % n
+        True
     """
     pg = resolve(group, collective=False)
     peer, array = _outgoing(pg, tensor, dst, tag, group_dst)
+    pg.engine.require_async()
     work = pg.work_class(pg.where("isend"), [tensor], limit=pg.timeout)
     pg.engine.start(pg.mailbox.send(array, peer, tag), work)
     return work
@@ -162,12 +163,13 @@ def irecv(tensor: Any, src: int | None = None, group: Group = None, tag: int = 0
         A Work, whose ``source_rank()`` is the sender's global rank and whose ``wait()`` raises what `recv` would.
 
     Raises:
-        ArgumentError, DTypeError: As of `recv`.
+        ArgumentError, DTypeError: As of `recv`, but that this rank may await what it sends itself later.
 
     MPI_Irecv. Example: see `isend`.
     """
     pg = resolve(group, collective=False)
     peer, array = _incoming(pg, tensor, src, tag, group_src)
+    pg.engine.require_async()
     work = pg.work_class(pg.where("irecv"), [tensor], pg.ranks, pg.timeout)
     pg.engine.start(pg.mailbox.receive(lambda header: header.fits(array), peer, tag), work)
     return work
@@ -225,11 +227,10 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     Example:
         >>> import numpy as np, mpicoll as dist
         >>> n, r = dist.get_world_size(), dist.get_rank()
-        >>> if n > 1:
-        ...     x, y = np.array([float(r)]), np.zeros(1)
-        ...     ops = [dist.P2POp(dist.isend, x, (r + 1) % n), dist.P2POp(dist.irecv, y, (r - 1) % n)]
-        ...     works = dist.batch_isend_irecv(ops)
-        ...     assert all(work.wait() for work in works) and y[0] == (r - 1) % n
+        >>> x, y = np.array([float(r)]), np.zeros(1)
+        >>> ops = [dist.P2POp(dist.isend, x, (r + 1) % n), dist.P2POp(dist.irecv, y, (r - 1) % n)]
+        >>> all(work.wait() for work in dist.batch_isend_irecv(ops)) and int(y[0]) == (r - 1) % n
+        True
     """
     if not isinstance(p2p_op_list, (list, tuple)) or not all(isinstance(op, P2POp) for op in p2p_op_list):
         raise ArgumentError(mismatch("p2p_op_list", "a list of P2POp", repr(p2p_op_list)))
@@ -242,7 +243,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 
 
 def _outgoing(pg: ProcessGroup, tensor: Any, dst: Any, tag: int, group_dst: Any) -> tuple[int, Array]:
-    peer = checks.peer(pg, dst, group_dst, "dst")
+    peer = checks.rank_in_group(pg, dst, group_dst, "dst")
     pg.mailbox.check_tag(tag)
     return peer, checks.input_array(tensor)
 
@@ -253,4 +254,4 @@ def _incoming(pg: ProcessGroup, tensor: Any, src: Any, tag: int, group_src: Any)
 
 def _sender(pg: ProcessGroup, src: Any, tag: int, group_src: Any) -> int | None:
     pg.mailbox.check_tag(tag)
-    return None if src is None and group_src is None else checks.peer(pg, src, group_src, "src")
+    return None if src is None and group_src is None else checks.rank_in_group(pg, src, group_src, "src")

@@ -91,7 +91,7 @@ def reduce(
         True
     """
     pg = resolve(group)
-    root = checks.root(pg, dst, group_dst, "dst")
+    root = checks.rank_in_group(pg, dst, group_dst, "dst")
     array = checks.in_place_array(tensor, pg.rank() == root)
     how = reduction.find(reduction.as_op(op), array.dtype)
     operation = pg.operation()

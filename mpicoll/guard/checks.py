@@ -135,8 +135,8 @@ def count_times(array: Array, name: str, size: int, part: Array, part_name: str)
         raise ArgumentError(mismatch(f"elements of {name}", expected, f"{array.count} in {array}"))
 
 
-def root(group: ProcessGroup, rank: Any, group_rank: Any, name: str, default: int | None = None) -> int:
-    """The group rank that ``src`` and ``group_src`` (or ``dst``, or ``peer``) mean; `default` is a global rank."""
+def rank_in_group(group: ProcessGroup, rank: Any, group_rank: Any, name: str, default: int | None = None) -> int:
+    """The group rank that ``src`` and ``group_src`` (or ``dst`` and ``group_dst``) mean; `default` is a global rank."""
     if rank is not None and group_rank is not None:
         raise ArgumentError(
             f"{name} and group_{name}: expected one of them, got {rank} and {group_rank}. Leave one out"
@@ -149,8 +149,8 @@ def root(group: ProcessGroup, rank: Any, group_rank: Any, name: str, default: in
 
 
 def peer(group: ProcessGroup, rank: Any, group_rank: Any, name: str) -> int:
-    """The group rank of the other side of a message: like `root`, but not this rank."""
-    other = root(group, rank, group_rank, name)
+    """Like `rank_in_group`, but not this rank."""
+    other = rank_in_group(group, rank, group_rank, name)
     if other == group.rank():
         raise ArgumentError(mismatch(name, "another rank", f"{other}, this rank itself", "Copy the tensor"))
     return other

@@ -129,8 +129,7 @@ class Engine:
             self._turn.append(None)
 
     def start(self, steps: Steps, work: Work) -> None:
-        """Start a point-to-point operation."""
-        self.require_async()
+        """Start a point-to-point operation, where `require_async` allows it."""
         self.progress.start(steps, work, self)
 
     def finish(self, steps: Steps) -> int | None:

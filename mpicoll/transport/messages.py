@@ -11,6 +11,7 @@ import ast
 import importlib
 import itertools
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -80,14 +81,23 @@ class Mailbox:
         self.limit = limit
         self.tags = divide_tags(library.tag_upper_bound())
         self._next = itertools.count()
+        self._to_itself = _ToItself(comm.Get_rank(), comm.Get_size())
 
     def check_tag(self, tag: int) -> None:
         """Refuse a tag that is not the user's to take."""
         if not hasattr(tag, "__index__") or not 0 <= tag < self.tags.users:
             raise ArgumentError(mismatch("tag", f"an integer from 0 to {self.tags.users - 1}", repr(tag)))
 
-    def send(self, array: Array, rank: int, tag: int) -> Steps:
-        """Send an array's elements to a rank of the communicator."""
+    def send(self, array: Array, rank: int, tag: int, blocking: bool = False) -> Steps:
+        """Send an array's elements to a rank of the communicator.
+
+        Raises:
+            ArgumentError: Nothing but this call could end it: a `blocking` one to this rank, which awaits no message.
+        """
+        self._to_itself.send(rank, tag, blocking)
+        return self._send(array, rank, tag)
+
+    def _send(self, array: Array, rank: int, tag: int) -> Steps:
         header = _pack_header(array, 0)
         if array.nbytes <= _INLINE and len(header) <= _LONGEST_INLINE_HEADER:
             message = np.empty(len(header) + array.nbytes, np.uint8)
@@ -107,16 +117,25 @@ class Mailbox:
         ]
         return None
 
-    def receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int) -> Steps:
+    def receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int, blocking: bool = False) -> Steps:
         """Receive from a rank, or from any, the array that `accept` gives for the header. Returns the rank.
 
         What `accept` raises is raised when the message's elements have been taken in, so that the next message can
         come.
+
+        Raises:
+            ArgumentError: A `blocking` receive from this rank alone, which has sent nothing that is still to be taken.
         """
+        self._to_itself.receive(rank, tag, blocking)
+        return self._receive(accept, rank, tag)
+
+    def _receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int) -> Steps:
         message = np.empty(_FIRST, np.uint8)
         any_rank = library.MPI.ANY_SOURCE if rank is None else rank
         statuses = yield [self.comm.Irecv([message, message.size, library.MPI.BYTE], any_rank, tag)]
         source = int(statuses[0].Get_source())
+        if rank is None:
+            self._to_itself.taken(source, tag)
         header, start = _unpack_header(message)
         try:
             array: Array | None = accept(header)
@@ -135,6 +154,50 @@ class Mailbox:
         if error is not None:
             raise error
         return source
+
+
+class _ToItself:
+    """Knows which messages of this rank to itself have both ends, so that a blocking call without the other is no hang.
+
+    For each tag it counts the receives that may take a message of this rank's own, less the messages that it has sent
+    to itself: MPI gives them to one another in order. They are counted as the calls come in, in program order.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank = rank
+        self._alone = size == 1
+        self._lock = threading.Lock()
+        self._awaited: dict[int, int] = {}
+
+    def send(self, rank: int, tag: int, blocking: bool) -> None:
+        """A message goes to a rank."""
+        if rank == self._rank and not self._count(tag, -1, must_meet=blocking):
+            expected = "another rank, or this one with a receive posted before"
+            raise ArgumentError(mismatch("dst", expected, f"{rank}, this rank itself, which awaits none", "Use isend"))
+
+    def receive(self, rank: int | None, tag: int, blocking: bool) -> None:
+        """A receive is posted, for messages of one rank or of any."""
+        only_own = rank == self._rank or self._alone
+        if (only_own or rank is None) and not self._count(tag, 1, must_meet=blocking and only_own):
+            expected = "another rank, or this one with a message sent before"
+            got = f"{self._rank}, this rank itself, which has sent none"
+            raise ArgumentError(mismatch("src", expected, got, "Use irecv"))
+
+    def taken(self, source: int, tag: int) -> None:
+        """A receive from any rank has taken a message."""
+        if source != self._rank:
+            self._count(tag, -1)
+
+    def _count(self, tag: int, change: int, must_meet: bool = False) -> bool:
+        """Count one in. Returns whether it meets another one, if it must; else it is not counted."""
+        with self._lock:
+            balance = self._awaited.get(tag, 0)
+            if must_meet and balance * change >= 0:
+                return False
+            self._awaited[tag] = balance + change
+            if not self._awaited[tag]:
+                del self._awaited[tag]
+            return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class Parcels:
             received.append(header.new_array())
             return describe(received[0])
 
-        source = self._engine.finish(self._mailbox.receive(accept, rank, self._mailbox.tags.objects))
+        source = self._engine.finish(self._mailbox.receive(accept, rank, self._mailbox.tags.objects, blocking=True))
         assert source is not None
         return received[0], source
 

@@ -45,12 +45,14 @@ works = [dist.all_reduce(big, async_op=True), dist.irecv(got, 1 - rank), dist.is
 works.append(dist.all_reduce(small, group=pair, async_op=True))
 other = np.ones(1)
 dist.all_reduce(other)  # a synchronous call amid asynchronous ones
+own = np.zeros(100_000)
+works += [dist.isend(np.full(100_000, 7.0), rank, tag=1), dist.irecv(own, rank, tag=1)]
 works.append(dist.barrier(async_op=True))
 for work in reversed(works):
     work.wait()
-say(f"async {set(big.tolist())} {small.tolist()} {got.tolist() == [1.0 - rank] * 5} {other.tolist()}")
+say(f"async {set(big.tolist())} {small.tolist()} {got.tolist() == [1.0 - rank] * 5} {other.tolist()} {set(own.tolist())}")
 """
-ASYNC_LINE = "async {3.0} [3.0, 3.0] True [2.0]"
+ASYNC_LINE = "async {3.0} [3.0, 3.0] True [2.0] {7.0}"
 REFUSALS = """
 for name, call in {
     "all_reduce": lambda: dist.all_reduce(np.ones(2), async_op=True),

@@ -237,9 +237,7 @@ def _neighbours(desk: Desk) -> tuple[int, int]:
 
 
 def _ring(dist: Any, desk: Desk) -> None:
-    """Everybody to the right, as many messages as there are shapes, all with one tag."""
-    if desk.team.size == 1:
-        return
+    """Everybody to the right, as many messages as there are shapes, all with one tag; to itself where it is alone."""
     right, left = _neighbours(desk)
     count = range(len(desk.call.shapes))
     receives = [
@@ -253,15 +251,15 @@ def _ring(dist: Any, desk: Desk) -> None:
 
 
 def _batch(dist: Any, desk: Desk) -> None:
-    """The same by batch_isend_irecv."""
-    if desk.team.size == 1:
-        return
+    """The same by batch_isend_irecv, with messages of every rank to itself among them."""
     right, left = _neighbours(desk)
+    me, count = desk.team.me, len(desk.call.shapes)
     operations = []
-    for j in range(len(desk.call.shapes)):
-        sent = desk.given(desk.part(desk.team.me, j, desk.shape(j)))
-        received = desk.result(desk.part(left, j, desk.shape(j)))
-        for function, array, peer in ((dist.isend, sent, right), (dist.irecv, received, left)):
+    for j in range(2 * count):
+        target, source = (right, left) if j < count else (me, me)
+        sent = desk.given(desk.part(me, j, desk.shape(j)))
+        received = desk.result(desk.part(source, j, desk.shape(j)))
+        for function, array, peer in ((dist.isend, sent, target), (dist.irecv, received, source)):
             named = {"group_peer": peer} if desk.call.variant & 1 else {"peer": desk.team.ranks[peer]}
             operations.append(dist.P2POp(function, array, group=desk.team.group, tag=desk.call.seed % 30000, **named))
     desk.pending.works.extend(dist.batch_isend_irecv(operations))

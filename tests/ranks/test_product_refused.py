@@ -180,9 +180,19 @@ WRONG: dict[str, Wrong] = {
     "reduce: no such destination": (lambda j: j.dist.reduce(ones(3), dst=j.size + 7), lambda n: (n + 7,)),
     "gather: no such destination": (lambda j: j.dist.gather(ones(3), None, group_dst=j.size), lambda n: (n,)),
     "send: no such destination": (lambda j: j.dist.send(ones(3), dst=j.size), lambda n: (n,)),
-    "send: to itself": (lambda j: j.dist.send(ones(3), dst=j.rank), lambda n: ()),
-    "recv: from itself": (lambda j: j.dist.recv(ones(3), src=j.rank), lambda n: ()),
-    "isend: to itself": (lambda j: j.dist.isend(ones(3), dst=j.rank), lambda n: ()),
+    "send: to itself, with no receive posted": (
+        lambda j: j.dist.send(ones(3), dst=j.rank),
+        lambda n: ("itself", "awaits none"),
+    ),
+    "recv: from itself, with nothing sent": (
+        lambda j: j.dist.recv(ones(3), src=j.rank),
+        lambda n: ("itself", "sent none"),
+    ),
+    "recv_tensor: from itself, with nothing sent": (
+        lambda j: j.dist.recv_tensor(src=j.rank),
+        lambda n: ("itself", "sent none"),
+    ),
+    "send_object_list: to itself": (lambda j: j.dist.send_object_list([1], dst=j.rank), lambda n: ("itself",)),
     "irecv: no such source": (lambda j: j.dist.irecv(ones(3), src=j.size), lambda n: (n,)),
     "send: negative tag": (lambda j: j.dist.send(ones(3), dst=j.other, tag=-3), lambda n: (-3,)),
     "batch_isend_irecv: no operations": (lambda j: j.dist.batch_isend_irecv([]), lambda n: ()),

@@ -82,3 +82,33 @@ def test_a_posted_irecv_does_not_hold_up_collectives(rank: int, size: int) -> No
         posted.wait()
         assert tensor.item() == 7.0
     assert total.item() == size
+
+
+def test_messages_to_oneself_in_either_order(rank: int) -> None:
+    mine, first, second = torch.arange(6.0).view(2, 3).t() + rank, torch.empty(3, 2), torch.empty(3, 2)
+    works = [
+        dist.isend(mine, dst=rank),
+        dist.irecv(first, src=rank),
+        dist.irecv(second, src=rank),
+        dist.isend(mine + 1, dst=rank),
+    ]
+    for work in works:
+        assert work is not None
+        work.wait()
+    assert torch.equal(first, mine)
+    assert torch.equal(second, mine + 1)
+
+
+def test_a_batch_to_oneself_and_to_others(rank: int, size: int) -> None:
+    left, right = (rank - 1) % size, (rank + 1) % size
+    own, others = torch.empty(100_000), torch.empty(3)
+    operations = [
+        dist.P2POp(dist.irecv, own, rank),
+        dist.P2POp(dist.isend, torch.full((3,), float(rank)), right),
+        dist.P2POp(dist.irecv, others, left),
+        dist.P2POp(dist.isend, torch.full((100_000,), 7.0), rank),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    assert set(own.tolist()) == {7.0}
+    assert set(others.tolist()) == {float(left)}

@@ -138,6 +138,10 @@ def messages() -> None:
     for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, left), dist.P2POp(dist.isend, made(rank), right)]):
         work.wait()
     check("batch_isend_irecv", x, everyones[left])
+    x = np.zeros(N, F4)
+    for work in [dist.isend(made(rank), rank), dist.irecv(x, rank)]:
+        work.wait()
+    check("a message to itself", x, everyones[rank])
 
 
 def objects() -> None:
