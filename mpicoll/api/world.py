@@ -8,7 +8,7 @@ from mpicoll.api.entry import Group, entry
 from mpicoll.errors import ArgumentError, mismatch
 from mpicoll.groups import world
 from mpicoll.groups.group import NotAMember, ProcessGroup
-from mpicoll.guard import checks, failures
+from mpicoll.guard import checks, departures, failures
 from mpicoll.mpi import library
 from mpicoll.transport.work import Timeout, seconds
 
@@ -81,6 +81,7 @@ def open_world(comm: Any, timeout: Timeout, rank: int, world_size: int, torch: b
         raise ArgumentError(mismatch("comm", "an mpi4py intracommunicator", repr(comm)))
     opened = world.start_world(comm, limit, rank, world_size)
     opened.torch = torch
+    departures.watch(opened)
     failures.watch_exit()  # runs before what the world does at exit, which waits for other ranks
     return opened
 

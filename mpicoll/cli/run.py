@@ -55,16 +55,12 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.backend is not None:
         registration.take_over()
     sys.argv = [arguments.script, *arguments.arguments]
-    try:
-        if arguments.module:
-            sys.path.insert(0, os.getcwd())
-            runpy.run_module(arguments.script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
-            runpy.run_path(arguments.script, run_name="__main__")
-    except SystemExit as leaving:
-        failures.leave(leaving)
-        raise
+    if arguments.module:
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(arguments.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments.script))
+        runpy.run_path(arguments.script, run_name="__main__")
 
 
 def _set_variables() -> None:

@@ -26,6 +26,7 @@ class ProcessGroup:
         ranks: The global ranks of its members, in the order of their ranks in the group.
         comm: An mpi4py communicator of the same ranks, for traffic of the user's own. mpicoll never uses it.
         timeout: Seconds that a wait for one of its Works may take.
+        key: Tells it from the other groups of its world, and is the same on all its ranks.
 
     Example:
         >>> import mpicoll as dist
@@ -57,6 +58,7 @@ class ProcessGroup:
             private.Get_rank(), private.Get_size(), context.limit, self.mailbox.tags.exchange, context.deterministic
         )
         self.parcels = Parcels(self.engine, self.mailbox, self.place)
+        self.key = (0, 0)
         self.closed = False
         self.aborted = False
         self._owns_comm = owns_comm

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +16,7 @@ from mpicoll.errors import ArgumentError, NotInitializedError, mismatch
 from mpicoll.groups import places
 from mpicoll.groups.group import Context, GroupMember, NotAMember, ProcessGroup
 from mpicoll.mpi import library
+from mpicoll.transport import channel
 from mpicoll.transport.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class World:
         group_class: What its groups are. The second door puts a class in its place that torch takes.
         announce: Told of each group that is made here and not by the second door.
         torch: Whether torch.distributed is to be initialised with it.
-        at_end: Called, the last one first, before the groups are freed or MPI ends.
+        channel: Reaches the other ranks beside all groups; None where MPI may not be called from a thread of ours.
     """
 
     def __init__(self, base: Comm, timeout: float, rank: int, world_size: int) -> None:
@@ -51,15 +53,20 @@ class World:
             deterministic = private.allreduce(wanted, op=library.MPI.LOR)
             exclusive = level == library.LEVELS.index("SERIALIZED")
             self.context = Context(Progress(exclusive), level, limit, deterministic)
+            free = level == library.LEVELS.index("MULTIPLE")
+            self.channel = channel.over(private) if free else None
+            if self.channel is not None:
+                self.channel.begin_world()
         except BaseException:
             private.Free()
             raise
         self.group_class: type[ProcessGroup] = ProcessGroup
         self.announce: Callable[[ProcessGroup], None] = lambda group: None
         self.torch = False
-        self.at_end: list[Callable[[], None]] = []
+        self._keys: Counter[int] = Counter()
         everybody = tuple(range(private.Get_size()))
         self.default = ProcessGroup("world", everybody, base, private, False, self.context, timeout)
+        self.default.key = self._next_key(everybody)
         self.groups = {self.default.label: self.default}
         self._made = 0
         self._exported = self._export()
@@ -113,7 +120,7 @@ class World:
             members.Free()
             return self._add(name, tuple(ranks), private, None, timeout)
 
-        group: ProcessGroup = self.default.engine.call(create)
+        group: ProcessGroup = self.default.engine.call(create, of_all=False)
         return group
 
     def adopt(self, comm: Comm, timeout: float) -> ProcessGroup:
@@ -151,8 +158,15 @@ class World:
     def _add(self, name: str, ranks: tuple[int, ...], private: Comm, comm: Comm | None, timeout: float) -> ProcessGroup:
         public = private.Dup() if comm is None else comm
         group = self.group_class(name, ranks, public, private, comm is None, self.context, timeout)
+        group.key = self._next_key(ranks)
         self.groups[name] = group
         return group
+
+    def _next_key(self, ranks: Sequence[int]) -> tuple[int, int]:
+        # Members make the groups that they have in common in one order. Numbers hash alike in all processes.
+        name = hash(tuple(ranks))
+        self._keys[name] += 1
+        return name, self._keys[name]
 
     def rename(self, group: ProcessGroup, name: str) -> None:
         """Give a group another name."""
@@ -179,7 +193,6 @@ class World:
 
     def close(self) -> None:
         """Destroy every group, the youngest first."""
-        self._call_at_end()
         for group in reversed(list(self.groups.values())):
             group.free()
         self.groups.clear()
@@ -191,17 +204,11 @@ class World:
 
     def drain(self) -> None:
         """Wait for what is under way. Where a wait has given up on some of it, end the job: MPI could never end."""
-        self._call_at_end()
         for group in list(self.groups.values()):
-            if not group.engine.drain():
+            if not group.engine.end_collectives() or not self.context.progress.take_back(group.engine):
                 text = f"mpicoll: group {group.label} has an operation that never ended; ending the job"
                 print(text, file=sys.stderr, flush=True)
                 library.abort(1)
-        self.context.progress.close()
-
-    def _call_at_end(self) -> None:
-        while self.at_end:
-            self.at_end.pop()()
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -224,6 +231,8 @@ class SecondDoor(Protocol):
 
 
 second_door: SecondDoor | None = None
+# Called before MPI ends: `mpicoll.guard` has what waits there for the other ranks.
+leave: Callable[[], None] | None = None
 
 _world: World | None = None
 _abandoned: list[World] = []
@@ -241,7 +250,7 @@ def start_world(base: Comm | None, timeout: float, rank: int, world_size: int) -
         atexit.register(_at_exit)
         # MPI_Finalize begins with deleting the attributes of COMM_SELF.
         _at_finalize = library.MPI.Comm.Create_keyval(delete_fn=_at_mpi_end)
-    library.MPI.COMM_SELF.Set_attr(_at_finalize, None)
+        library.MPI.COMM_SELF.Set_attr(_at_finalize, None)
     return _world
 
 
@@ -251,7 +260,6 @@ def end_world() -> None:
     world = current()
     world.close()
     _world = None
-    _forget_mpi_end()
 
 
 def abandon_world() -> None:
@@ -259,7 +267,6 @@ def abandon_world() -> None:
     global _world
     _abandoned.append(current())
     _world = None
-    _forget_mpi_end()
 
 
 def current() -> World:
@@ -278,6 +285,11 @@ def current() -> World:
 def is_initialized() -> bool:
     """Whether there is a world."""
     return _world is not None
+
+
+def existing() -> World | None:
+    """The world, or None."""
+    return _world
 
 
 def default_group() -> ProcessGroup | None:
@@ -338,34 +350,40 @@ def _group_over(world: World, comm: Any, collective: bool) -> ProcessGroup:
 
 def _at_exit() -> None:
     global _exiting
-    if library.is_running():
-        for world in _abandoned:
-            world.drain()
-    if _world is not None and library.is_running():
-        _exiting = True
-        _world.drain()
-        _forget_mpi_end()
+    _exiting = True
+    if library.is_running() and _at_finalize is not None:
+        _end_with_mpi()
+        # While Python is there: MPI may be finalised when it no longer is.
+        library.MPI.COMM_SELF.Delete_attr(_at_finalize)
 
 
 def _at_mpi_end(comm: Any, key: int, value: Any) -> None:
     global _world, _over
-    if _world is not None and not _exiting:
-        _world.drain()
+    if not _exiting:
+        _end_with_mpi()
         _world = None
         _over = (
             "MPI has been finalised, and the process group with it. Call destroy_process_group() before MPI.Finalize()"
         )
 
 
-def _forget_mpi_end() -> None:
-    # While Python is there: MPI may be finalised when it no longer is.
-    if _at_finalize is not None:
-        library.MPI.COMM_SELF.Delete_attr(_at_finalize)
+def _end_with_mpi() -> None:
+    """Wait for what is under way, and for the other ranks to have come as far."""
+    worlds = [*_abandoned, *([] if _world is None else [_world])]
+    for world in worlds:
+        world.drain()
+    if leave is not None:
+        leave()
+    for world in worlds:
+        world.context.progress.drain()
+        world.context.progress.close()
 
 
 def _after_fork() -> None:
-    global _world
+    global _world, _exiting
     _world = None
+    _exiting = True  # the child's end is not the rank's
+    atexit.unregister(_at_exit)
     _abandoned.clear()
 
 

@@ -28,10 +28,11 @@ def monitored_barrier(group: ProcessGroup, timeout: float, wait_all_ranks: bool)
     never gives twice, so that a late one is not taken for another barrier: of this group, or of one made after this
     one has been freed, to which MPI may give what was left behind.
     """
-    if group.rank() == 0:
-        _count_the_others(group, timeout, wait_all_ranks)
-    else:
-        _report_to_rank_0(group, timeout)
+    with group.engine.beside():
+        if group.rank() == 0:
+            _count_the_others(group, timeout, wait_all_ranks)
+        else:
+            _report_to_rank_0(group, timeout)
 
 
 def _count_the_others(group: ProcessGroup, timeout: float, wait_all_ranks: bool) -> None:

@@ -4,15 +4,16 @@ MPI alone does not see to that: a rank whose Python raises goes to MPI_Finalize 
 wait for it in a collective. From the first process group to the end of MPI, so
 
 - an uncaught exception prints its traceback and aborts the job;
-- so does an exit with a non-zero status through ``sys.exit``, ``exit`` or ``quit``;
+- so does a SystemExit with a status, however it was raised;
 - so does Ctrl-C (SIGINT), also where the main thread sits in MPI and Python cannot raise KeyboardInterrupt.
 """
 
 from __future__ import annotations
 
 import atexit
-import builtins
 import contextlib
+import ctypes
+import gc
 import io
 import os
 import signal
@@ -21,8 +22,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType, NoneType, TracebackType
+from typing import Any, NoReturn
 
 from mpicoll.mpi import library
 
@@ -63,10 +64,8 @@ def install() -> None:
         return
     _hooks = _Hooks()
     sys.excepthook = _on_exception
-    sys.exit = _exit  # type: ignore[assignment]
-    for name in ("exit", "quit"):
-        if hasattr(builtins, name):
-            setattr(builtins, name, _exit)
+    sys.exit = _exit
+    _Status.install()
     if _interrupts is None and threading.current_thread() is threading.main_thread():
         _interrupts = _Interrupts.watch()
 
@@ -106,23 +105,42 @@ def _end_job(reason: str, code: int) -> None:
     library.abort(code)
 
 
-class _Exit(SystemExit):
-    """A SystemExit that knows when the interpreter takes it up: it then reads `code` with no Python code around it."""
+class _Status:
+    """``SystemExit.code``, which knows when the interpreter takes it up: it reads it with no Python code around.
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._code = arguments[0] if len(arguments) == 1 else arguments or None
+    The interpreter calls no hook for a SystemExit and shows its status to nobody, and the exception is gone when the
+    functions registered with atexit are called.
+    """
 
-    @property
-    def code(self) -> Any:
-        """The status, as of SystemExit."""
+    def __init__(self, member: Any) -> None:
+        self._member = member
+
+    @classmethod
+    def install(cls) -> None:
+        """Take the place of the attribute, if this Python lets one at the attributes of its own classes."""
+        members = next(iter(gc.get_referents(SystemExit.__dict__)), None)
+        if isinstance(members, dict) and not isinstance(members.get("code"), (cls, NoneType)):
+            members["code"] = cls(members["code"])
+            ctypes.pythonapi.PyType_Modified(ctypes.py_object(SystemExit))
+
+    def __get__(self, leaving: SystemExit | None, owner: type | None = None) -> Any:
+        if leaving is None:
+            return self
+        status = self._member.__get__(leaving)
         if sys._getframe().f_back is None:
-            _leave(self, self._code)
-        return self._code
+            _leave(leaving, status)
+        return status
 
-    @code.setter
-    def code(self, value: Any) -> None:
-        self._code = value
+    def __set__(self, leaving: SystemExit, status: Any) -> None:
+        self._member.__set__(leaving, status)
+
+    def __delete__(self, leaving: SystemExit) -> None:
+        self._member.__delete__(leaving)
+
+
+def _exit(status: object = None) -> NoReturn:
+    """Exit the interpreter by SystemExit(status). Up to Python 3.11 its own function may bring up the status alone."""
+    raise SystemExit(status)
 
 
 def _leave(leaving: SystemExit, status: Any) -> None:
@@ -134,22 +152,6 @@ def _leave(leaving: SystemExit, status: Any) -> None:
     _end_job(
         f"{hooks.who()} called exit({status!r})", status & 0xFF if isinstance(status, int) and status & 0xFF else 1
     )
-
-
-def leave(leaving: SystemExit) -> None:
-    """End the job if a SystemExit that nobody has caught says that the program failed."""
-    _leave(leaving, leaving.code)
-
-
-_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
-_Exit.__module__ = "builtins"
-
-
-def _exit(status: Any = None) -> None:
-    """Exit the interpreter with a status; a non-zero one ends the job (mpicoll's ``sys.exit``)."""
-    if threading.current_thread() is threading.main_thread():
-        raise _Exit(status)
-    raise SystemExit(status)  # ends the thread alone
 
 
 class _Interrupts:

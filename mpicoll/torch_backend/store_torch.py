@@ -44,8 +44,8 @@ class LazyStore(Store):
 
     def attach(self, here: world.World) -> None:
         """Make it one that the ranks of the default group share. Collective where it has to be opened at once."""
-        if Doorbell.works(here):
-            self._doorbell = Doorbell(here, self._open_server)
+        if here.channel is not None:
+            self._doorbell = Doorbell(here, here.channel, self._open_server)
         else:
             self._opened = self._connect(rendezvous.announce(self._open_server))
 

@@ -8,10 +8,12 @@ that it never stands still in one group. Below that there is only the caller.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from mpicoll.transport.work import Work, call_all
 
 if TYPE_CHECKING:
     from mpicoll.mpi.library import Comm
+    from mpicoll.transport.messages import Message
     from mpicoll.transport.progress import Steps
 
 
@@ -49,6 +52,9 @@ class Engine:
         self._level = level
         # Whoever uses the communicator has taken the one thing in here. A Lock does the same, in 0.2 us more.
         self._turn: deque[None] = deque([None])
+        self.latest = 0  # the number of the operation that came last; all ranks number them alike
+        self._numbers = itertools.count(1)
+        self._beside = 0  # operations under way that need no turn
         self._queue: deque[_Asynchronous | _Synchronous] = deque()  # the first one is under way
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None  # carries out what is in the queue
@@ -57,6 +63,7 @@ class Engine:
 
     def run(self, operation: Operation) -> None:
         """Carry an operation out, after those that were started before it."""
+        self.latest = next(self._numbers)
         if self._queue:
             self._run_behind_queue(lambda: self._run_steps(operation))
             return
@@ -68,6 +75,7 @@ class Engine:
 
     def run_call(self, name: str, *arguments: Any) -> None:
         """Carry out an operation that is a single call of MPI's: the shortest way, for `runs_here` engines."""
+        self.latest = next(self._numbers)
         if self._queue:
             self._run_behind_queue(lambda: getattr(self.comm, name)(*arguments))
             return
@@ -108,6 +116,7 @@ class Engine:
         """Start an operation behind those that were started before it."""
         self.require_async()
         with self._changed:
+            self.latest = next(self._numbers)
             self._queue.append(_Asynchronous(operation, work))
             self._need_thread()
 
@@ -118,8 +127,10 @@ class Engine:
             self._thread.start()
         self._changed.notify_all()
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Call a collective function of the communicator's in its turn."""
+    def call(self, function: Callable[[], Any], of_all: bool = True) -> Any:
+        """Call a collective function of the communicator's in its turn: one `of_all` ranks, or of some of them."""
+        if of_all:
+            self.latest = next(self._numbers)
         if self._queue:
             return self._run_behind_queue(function)
         self._take_turn()
@@ -128,13 +139,29 @@ class Engine:
         finally:
             self._turn.append(None)
 
-    def start(self, steps: Steps, work: Work) -> None:
-        """Start a point-to-point operation, where `require_async` allows it."""
-        self.progress.start(steps, work, self)
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Around an operation of all ranks that goes its own way to them."""
+        self.latest = next(self._numbers)
+        self._beside += 1
+        try:
+            yield
+        finally:
+            self._beside -= 1
 
-    def finish(self, steps: Steps) -> int | None:
+    def under_way(self) -> int:
+        """The number of the operation that came last, if it or one before it is under way, else 0."""
+        return self.latest if self._queue or not self._turn or self._beside else 0
+
+    def start(self, message: Message, work: Work) -> None:
+        """Start a point-to-point operation, where `require_async` allows it."""
+        work.message = message
+        self.progress.start(message.steps, work, self)
+
+    def finish(self, message: Message) -> int | None:
         """Carry a point-to-point operation out. Returns the source of a receive."""
-        return run(steps)
+        with message.awaited():
+            return run(message.steps)
 
     def require_async(self) -> None:
         """Raise where there is no thread that an asynchronous operation could run on."""
@@ -146,6 +173,10 @@ class Engine:
 
     def drain(self) -> bool:
         """Wait for what is under way, but not for ever for what a wait has given up on. Returns whether all is done."""
+        return self.end_collectives() and self.progress.drain(self)
+
+    def end_collectives(self) -> bool:
+        """The same for collectives alone."""
         given_up = 0.0
         with self._changed:
             while self._queue:
@@ -154,7 +185,11 @@ class Engine:
                     if given_up > _GRACE:
                         return False
                 self._changed.wait(_LOOK)
-        return self.progress.drain(self)
+        return True
+
+    def total(self) -> int:
+        """How many operations there have been, where none is to come."""
+        return next(self._numbers) - 1
 
     def abandon(self, error: MpicollError) -> None:
         """Give up what is under way: its Works are done, with `error`. MPI may never end."""
@@ -273,7 +308,7 @@ class SerialEngine(Engine):
         if first:
             self.progress.start(self._carry_out(), Work("", []), self)
 
-    def call(self, function: Callable[[], Any]) -> Any:
+    def call(self, function: Callable[[], Any], of_all: bool = True) -> Any:
         """Call a collective function of the communicator's in its turn."""
         self._wait_for_queue()
         return self.progress.call(function)
@@ -283,10 +318,10 @@ class SerialEngine(Engine):
             while self._queue:
                 self._changed.wait()
 
-    def finish(self, steps: Steps) -> int | None:
+    def finish(self, message: Message) -> int | None:
         """Carry a point-to-point operation out on the progress thread and wait for it."""
         work = Work("", [])
-        self.progress.start(steps, work, self)
+        self.progress.start(message.steps, work, self)
         work.wait()
         return work.source
 

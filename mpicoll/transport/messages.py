@@ -12,7 +12,8 @@ import importlib
 import itertools
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,6 @@ class Tags:
         count: How many those are.
         exchange: The tag of the messages inside collectives.
         objects: The tag of objects.
-        doorbell: The tag by which a rank asks rank 0 to open a store.
         monitor: The tag of monitored barriers.
     """
 
@@ -58,7 +58,6 @@ class Tags:
     count: int
     exchange: int
     objects: int
-    doorbell: int
     monitor: int
 
 
@@ -66,11 +65,41 @@ def divide_tags(upper_bound: int) -> Tags:
     """Divide the tags up to MPI_TAG_UB, which is at least 32,767.
 
     >>> divide_tags(32767)
-    Tags(users=16384, first=16384, count=16380, exchange=32767, objects=32766, doorbell=32765, monitor=32764)
+    Tags(users=16384, first=16384, count=16381, exchange=32767, objects=32766, monitor=32765)
     """
     count = min((upper_bound + 1) // 2, 1 << 20)
     first = upper_bound + 1 - count
-    return Tags(first, first, count - 4, *range(upper_bound, upper_bound - 4, -1))
+    return Tags(first, first, count - 3, *range(upper_bound, upper_bound - 3, -1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """A message to be sent or received.
+
+    Attributes:
+        mailbox: Where it goes through.
+        rank: The other side's rank, None for any.
+        sends: Whether this rank sends it.
+        steps: What there is to do.
+    """
+
+    mailbox: Mailbox
+    rank: int | None
+    sends: bool
+    steps: Steps
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Around the time in which somebody waits for it, which `waits` tells."""
+        waits.add(self)
+        try:
+            yield
+        finally:
+            waits.discard(self)
+
+
+# The messages that somebody waits for.
+waits: set[Message] = set()
 
 
 class Mailbox:
@@ -88,14 +117,14 @@ class Mailbox:
         if not hasattr(tag, "__index__") or not 0 <= tag < self.tags.users:
             raise ArgumentError(mismatch("tag", f"an integer from 0 to {self.tags.users - 1}", repr(tag)))
 
-    def send(self, array: Array, rank: int, tag: int, blocking: bool = False) -> Steps:
+    def send(self, array: Array, rank: int, tag: int, blocking: bool = False) -> Message:
         """Send an array's elements to a rank of the communicator.
 
         Raises:
             ArgumentError: Nothing but this call could end it: a `blocking` one to this rank, which awaits no message.
         """
         self._to_itself.send(rank, tag, blocking)
-        return self._send(array, rank, tag)
+        return Message(self, rank, True, self._send(array, rank, tag))
 
     def _send(self, array: Array, rank: int, tag: int) -> Steps:
         header = _pack_header(array, 0)
@@ -117,7 +146,7 @@ class Mailbox:
         ]
         return None
 
-    def receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int, blocking: bool = False) -> Steps:
+    def receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int, blocking: bool = False) -> Message:
         """Receive from a rank, or from any, the array that `accept` gives for the header. Returns the rank.
 
         What `accept` raises is raised when the message's elements have been taken in, so that the next message can
@@ -127,7 +156,7 @@ class Mailbox:
             ArgumentError: A `blocking` receive from this rank alone, which has sent nothing that is still to be taken.
         """
         self._to_itself.receive(rank, tag, blocking)
-        return self._receive(accept, rank, tag)
+        return Message(self, rank, False, self._receive(accept, rank, tag))
 
     def _receive(self, accept: Callable[[Header], Array], rank: int | None, tag: int) -> Steps:
         message = np.empty(_FIRST, np.uint8)

@@ -19,6 +19,7 @@ from mpicoll.transport.work import Work
 
 if TYPE_CHECKING:
     from mpicoll.mpi.library import Request, Status
+    from mpicoll.transport.messages import Message
 
     Steps = Generator[list[Request], list[Status], int | None]
 
@@ -117,6 +118,7 @@ class Progress:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._asleep = False
+        self.last: list[Message] = []  # the messages for which alone a group or the program does not end
 
     def start(self, steps: Steps, work: Work, owner: object) -> None:
         """Start a task. Its first requests are posted before this returns, except on an exclusive thread."""
@@ -156,11 +158,30 @@ class Progress:
         """
         pause = _SHORTEST
         while self._orders or any(not task.work.abandoned for task in self._tasks_of(owner)):
+            self.last = self.messages(owner)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
-        for task in self._tasks_of(owner):
+        self.last = []
+        return self.take_back(owner)
+
+    def take_back(self, owner: object = None) -> bool:
+        """Cancel what somebody has given up on. Returns whether nothing of it is left."""
+        given_up = [task for task in self._tasks_of(owner) if task.work.abandoned]
+        for task in given_up:
             self.call(task.cancel)
-        return not self._tasks_of(owner)
+        return all(task.done for task in given_up)
+
+    def give_up(self, message: Message) -> None:
+        """Cancel a message that nobody will send. Whoever waits for it is told that it is done."""
+        for task in self._tasks_of(None):
+            if task.work.message is message:
+                task.work.abandoned = True
+                self.call(task.cancel)
+
+    def messages(self, owner: object = None) -> list[Message]:
+        """The messages under way (of `owner`) but those that somebody has given up on."""
+        works = [task.work for task in self._tasks_of(owner) if not task.work.abandoned]
+        return [work.message for work in works if work.message is not None]
 
     def works_of(self, owner: object) -> list[Work]:
         """The Works of the tasks under way."""

@@ -8,11 +8,14 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import ArgumentError, CollectiveTimeoutError, LaunchError, MpicollError
 from mpicoll.mpi import library
 from mpicoll.transport.polling import wait_until
+
+if TYPE_CHECKING:
+    from mpicoll.transport.messages import Message
 
 Timeout = timedelta | float | None
 
@@ -56,6 +59,7 @@ class Work:
         self.where = where
         self.abandoned = False  # a wait for it has timed out: the end of the program does not wait for it
         self.drive: Callable[[], Any] | None = None  # moves it on, on the waiting thread
+        self.message: Message | None = None  # that it sends or receives
         self.outputs = outputs
         self._event: threading.Event | None = None  # made when somebody waits
         self._lock = threading.Lock()
@@ -98,7 +102,9 @@ class Work:
                 if self._event is None:
                     self._event = threading.Event()
             return self._event.wait(limit)
-        return wait_until(self._look, limit)
+        assert self.message is not None
+        with self.message.awaited():
+            return wait_until(self._look, limit)
 
     def _look(self) -> bool:
         if not self._done and self.drive is not None:

@@ -58,20 +58,6 @@ def test_leaving_with_a_status_ends_the_job(job: RunJob, leave: str, thread: boo
     assert end.seconds_after("FAILS") < SOON
 
 
-def test_a_caught_exit_is_no_failure(job: RunJob) -> None:
-    end = job(
-        """
-        try:
-            sys.exit(3)
-        except SystemExit:
-            pass
-        dist.barrier()
-        say("goes on")
-        """
-    )
-    assert (end.code, end.err, end.lines()) == (0, "", ["goes on"] * 2)
-
-
 def test_ctrl_c_in_python_code_ends_the_job(job: RunJob) -> None:
     end = job(FAIL.replace('raise RuntimeError("boom")', "os.kill(os.getpid(), signal.SIGINT)") + WAITS["barrier"])
     assert end.code not in (0, None)
