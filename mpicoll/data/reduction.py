@@ -7,7 +7,7 @@ NaNs or zeros of both signs. So
 - bool is made 0 and 1 and reduced by the bitwise operation that means the same;
 - MIN and MAX of floats reduce integers in the same memory which sort as the floats do, NaN first;
 - AVG divides and PREMUL_SUM multiplies in place;
-- small integers are summed in 32 bits where the MPI would saturate them.
+- small integers are summed by an operation of our own where the MPI would saturate them.
 """
 
 from __future__ import annotations
@@ -203,9 +203,6 @@ _FOLDS = {
 }
 
 
-_SMALL_INTEGERS = {"int8": "int32", "int16": "int32", "uint8": "uint32", "uint16": "uint32"}
-
-
 def _make(
     dtype: DType,
     mpi_op: str,
@@ -213,16 +210,14 @@ def _make(
     before: Callable[[Numpy], None] | None = None,
     after: Callable[[Numpy, int], None] | None = None,
 ) -> Reduction:
-    wide_name = dtype.wide
-    if mpi_op == "SUM" and dtype.name in _SMALL_INTEGERS and library.saturates_small_sums():
-        wide_name = _SMALL_INTEGERS[dtype.name]
-    wide = dtypes.named(wide_name, 0) if wide_name else dtype
+    wide = dtypes.named(dtype.wide, 0) if dtype.wide else dtype
+    sums_integers = mpi_op == "SUM" and dtype.family == "int"
     return Reduction(
         dtype,
         wide.carrier,
         getattr(library.MPI, wide.mpi or ""),
-        getattr(library.MPI, mpi_op),
-        wide_name is not None,
+        library.sum_operation(dtype.itemsize) if sums_integers else getattr(library.MPI, mpi_op),
+        dtype.wide is not None,
         before,
         after,
         _multiply_complex if (dtype.family, mpi_op) == ("complex", "PROD") else _FOLDS[mpi_op],

@@ -12,7 +12,10 @@ import importlib
 import os
 import sys
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mpicoll.errors import ArgumentError, LaunchError, MPIError, NotInitializedError
 from mpicoll.mpi import launcher
@@ -146,13 +149,23 @@ def tag_upper_bound() -> int:
     return int(bound)
 
 
-def saturates_small_sums() -> bool:
-    """Whether MPI_SUM of 8- and 16-bit integers does not wrap.
+@cache
+def sum_operation(integer_size: int) -> MPI.Op:
+    """The operation that sums integers of so many bytes and wraps where they do not fit.
 
-    Open MPI's vector instructions saturate, in the part of a message that fills whole vectors, and that is to stay:
-    https://github.com/open-mpi/ompi/issues/8045.
+    Open MPI's own does not, for those of one and two bytes: its vector instructions saturate, in the part of a message
+    that fills whole vectors, and that is to stay: https://github.com/open-mpi/ompi/issues/8045. numpy's addition takes
+    its place. It lives as long as MPI.
     """
-    return MPI.get_vendor()[0] == "Open MPI"
+    if integer_size > 2 or MPI.get_vendor()[0] != "Open MPI":
+        return MPI.SUM
+    unsigned = np.dtype(f"u{integer_size}")  # which wrap to the same bits as signed ones
+
+    def add(ours: Any, result: Any, datatype: MPI.Datatype) -> None:
+        total = np.frombuffer(result, unsigned)
+        np.add(np.frombuffer(ours, unsigned), total, out=total)
+
+    return MPI.Op.Create(add, commute=True)
 
 
 def max_count() -> int:
