@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from mpicoll.data import reduction
@@ -51,8 +52,8 @@ def scale(op: Any, size: int, inputs: Tensors) -> complex:
     known = reduction.as_op(op)
     if known.name == "AVG":
         return 1.0 / size
-    if known.name == "PREMUL_SUM" and known.factor is not None:
-        return known.factor.conjugate()
+    if known.name == "PREMUL_SUM":
+        return complex(known.factor).conjugate() if np.iscomplexobj(known.factor) else float(known.factor)
     if known.name != "SUM" and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         raise ArgumentError(mismatch("op", "SUM, AVG or PREMUL_SUM, which have gradients", known.name))
     return 1.0

@@ -12,6 +12,7 @@ NaNs or zeros of both signs. So
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -55,15 +56,22 @@ class ReduceOp:
     BOR: ClassVar[ReduceOp]
     BXOR: ClassVar[ReduceOp]
 
-    def __init__(self, name: str, factor: complex | None = None) -> None:
+    def __init__(self, name: str, factor: Any = None) -> None:
         self.name = name
-        self.factor = factor
-        self._key = (name, repr(factor))  # -0.0 is another factor than 0.0
+        self.factor: Any = _as_number(factor) if name == "PREMUL_SUM" else None
+        self._key = (name, repr(self.factor))  # -0.0 is another factor than 0.0, and a NaN the same as itself
         self._hash = hash(self._key)
 
     @staticmethod
-    def PREMUL_SUM(factor: complex) -> ReduceOp:
-        """The operation that multiplies by `factor` (a number) and then sums."""
+    def PREMUL_SUM(factor: Any) -> ReduceOp:
+        """The operation that multiplies by `factor` and then sums.
+
+        Args:
+            factor: A number, or a tensor or array of one element.
+
+        Raises:
+            ArgumentError: Anything else.
+        """
         return ReduceOp("PREMUL_SUM", factor)
 
     def __repr__(self) -> str:
@@ -75,8 +83,24 @@ class ReduceOp:
     def __hash__(self) -> int:
         return self._hash
 
-    def __reduce__(self) -> tuple[type[ReduceOp], tuple[str, complex | None]]:
+    def __reduce__(self) -> tuple[type[ReduceOp], tuple[str, Any]]:
         return ReduceOp, (self.name, self.factor)
+
+
+def _as_number(factor: Any) -> Any:
+    """A factor as a float or complex, whose printed form is exact; as numpy's long ones where it is of these."""
+    try:
+        number = factor.item() if hasattr(factor, "item") else factor
+        if isinstance(number, (float, complex, np.longdouble, np.clongdouble)):
+            return number
+        if isinstance(number, numbers.Real):
+            return float(number)
+        if isinstance(number, numbers.Complex):
+            return complex(number)
+    except Exception:  # more elements than one, or none that can be read; a number beyond all floats
+        pass
+    expected = "a number, or a tensor of one element"
+    raise ArgumentError(mismatch("factor of PREMUL_SUM", expected, f"{factor!r} ({type(factor).__qualname__})"))
 
 
 _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
@@ -162,11 +186,11 @@ def as_op(op: Any) -> ReduceOp:
     if name in _NAMES and factor is None:
         return ReduceOp(name)
     if name == "PREMUL_SUM" and factor is not None:
-        return ReduceOp(name, factor if isinstance(factor, (int, float, complex)) else factor.item())
+        return ReduceOp(name, factor)
     raise ArgumentError(mismatch("op", f"one of ReduceOp.{', '.join(_NAMES)} or PREMUL_SUM(factor)", repr(op)))
 
 
-@lru_cache(maxsize=1024)  # factors of PREMUL_SUM may be many
+@lru_cache(maxsize=32)  # few: PREMUL_SUM may have a new factor in each call
 def find(op: ReduceOp, dtype: DType) -> Reduction:
     """How `op` reduces `dtype`.
 
@@ -181,7 +205,7 @@ def find(op: ReduceOp, dtype: DType) -> Reduction:
     if op.name not in allowed:
         remedy = "Use SUM and divide" if op.name == "AVG" else "Convert the tensor or use another operation"
         raise ArgumentError(mismatch(f"op for {dtype.name}", f"one of {', '.join(allowed)}", op.name, remedy))
-    if isinstance(op.factor, complex) and dtype.family != "complex":
+    if np.iscomplexobj(op.factor) and dtype.family != "complex":
         raise ArgumentError(mismatch(f"factor of PREMUL_SUM for {dtype.name}", "a real number", op.factor))
     if dtype.family == "bool":
         return _make(dtype, _BOOL_OPS[op.name], "never", before=_to_zero_and_one)
@@ -271,7 +295,7 @@ def _divide(work: Numpy, size: int) -> None:
     np.true_divide(work, work.dtype.type(size), out=work)
 
 
-def _multiply_by(factor: complex) -> Callable[[Numpy], None]:
+def _multiply_by(factor: Any) -> Callable[[Numpy], None]:
     def multiply(work: Numpy) -> None:
         np.multiply(work, work.dtype.type(factor), out=work)
 

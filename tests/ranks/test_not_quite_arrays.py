@@ -51,10 +51,3 @@ def test_a_tensor_made_of_tensors_has_no_memory(dist: ModuleType, dtype: str) ->
     x = torch.ones(3, dtype=getattr(torch, dtype))
     with pytest.raises(dist.DTypeError, match="TwoTensor"):
         dist.all_reduce(TwoTensor(x, x.clone()))  # type: ignore[no-untyped-call]
-
-
-def test_factors_that_differ_in_the_sign_of_zero(dist: ModuleType) -> None:
-    for factor in (0.0, -0.0):
-        x = np.ones(1)
-        dist.all_reduce(x, dist.ReduceOp.PREMUL_SUM(factor))
-        assert np.signbit(x[0]) == np.signbit(factor)
