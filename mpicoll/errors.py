@@ -9,7 +9,7 @@
     ├── LaunchError             (RuntimeError)  the job was started in a way that cannot be meant
     ├── ThreadLevelError        (RuntimeError)  the MPI was started with too low a thread level for this call
     ├── MessageError            (RuntimeError)  a message arrived that does not fit the tensor it was meant for
-    ├── ObjectError             (RuntimeError)  a rank could not pickle what it was to send
+    ├── ObjectError             (RuntimeError)  a rank could not pickle what it was to send, or unpickle what it got
     ├── CollectiveTimeoutError  (TimeoutError, RuntimeError)  a wait took longer than its time-out
     └── MPIError                (RuntimeError)  the MPI library reported an error
 
@@ -74,7 +74,7 @@ class MessageError(MpicollError, RuntimeError):
 
 
 class ObjectError(MpicollError, RuntimeError):
-    """A rank of the group could not pickle the object that it was to send. The text names the rank and its error."""
+    """An object cannot be pickled, or unpickled where it arrived. The text names the rank it is of, and the error."""
 
 
 class CollectiveTimeoutError(MpicollError, TimeoutError, RuntimeError):

@@ -1,8 +1,9 @@
 """The collectives of Python objects. Only objects of ranks that are trusted: unpickling can run any code.
 
 What is sent is a pickle; the memory of numpy arrays and CPU tensors inside an object travels beside it and is not
-copied into it. Arrays that arrive have memory of their own. If an object of one rank cannot be
-pickled, every rank that takes part raises an ObjectError that names it, and the group stays usable.
+copied into it. Arrays that arrive have memory of their own, at multiples of 64 bytes. If an object of one rank cannot
+be pickled, every rank that takes part raises an ObjectError that names it; if it cannot be unpickled, those ranks do
+where that fails. The group stays usable.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> 
 
     Raises:
         ArgumentError: Wrong length of the list.
-        ObjectError: A rank's object cannot be pickled; on every rank.
+        ObjectError: A rank's object cannot be pickled, on every rank; or not unpickled, where that fails.
 
     Example:
         >>> import mpicoll as dist
@@ -45,7 +46,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> 
     parcel, error = pack(partial(objects.dump, obj))
     with _cause(error):
         parcels = pg.parcels.all_gather(parcel)
-    object_list[:] = [objects.load(frames) for frames in parcels]
+    object_list[:] = _load_all(parcels)
 
 
 @entry
@@ -69,7 +70,7 @@ def gather_object(
 
     Raises:
         ArgumentError: A list where none belongs, or none where one does; its length.
-        ObjectError: A rank's object cannot be pickled; on every rank.
+        ObjectError: A rank's object cannot be pickled, on every rank; or not unpickled, where that fails.
 
     Example:
         >>> import mpicoll as dist
@@ -87,7 +88,7 @@ def gather_object(
     with _cause(error):
         parcels = pg.parcels.gather(parcel, root)
     if object_gather_list is not None and pg.rank() == root:
-        object_gather_list[:] = [objects.load(frames) for frames in parcels]
+        object_gather_list[:] = _load_all(parcels)
 
 
 @entry
@@ -111,7 +112,7 @@ def broadcast_object_list(
 
     Raises:
         ArgumentError: Not a list; on a rank whose list has another length than the source's.
-        ObjectError: The objects cannot be pickled; on every rank.
+        ObjectError: The objects cannot be pickled, on every rank; or not unpickled, where that fails.
 
     Example:
         >>> import mpicoll as dist
@@ -128,7 +129,7 @@ def broadcast_object_list(
         with _cause(error):
             pg.parcels.broadcast(parcel, root)
     else:
-        _replace(object_list, objects.load(pg.parcels.broadcast(None, root)))
+        _replace(object_list, _load(pg.parcels.broadcast(None, root), root))
 
 
 @entry
@@ -152,7 +153,7 @@ def scatter_object_list(
 
     Raises:
         ArgumentError: Wrong length of a list, or none on the source.
-        ObjectError: An object cannot be pickled; on every rank.
+        ObjectError: An object cannot be pickled, on every rank; or not unpickled, where that fails.
 
     Example:
         >>> import mpicoll as dist
@@ -173,7 +174,7 @@ def scatter_object_list(
             frames = pg.parcels.scatter([parcel for parcel, _ in packed], root)
     else:
         frames = pg.parcels.scatter(None, root)
-    scatter_object_output_list[0] = objects.load(frames)
+    scatter_object_output_list[0] = _load(frames, root)
 
 
 @entry
@@ -240,7 +241,7 @@ def recv_object_list(
 
     Raises:
         ArgumentError: A sender outside the group, or this rank itself; a list of another length than the sender's.
-        ObjectError: The sender's objects cannot be pickled; on both ranks.
+        ObjectError: The sender's objects cannot be pickled, on both ranks; or not unpickled, on this one.
 
     Example: see `send_object_list`.
     """
@@ -248,7 +249,7 @@ def recv_object_list(
     peer = None if src is None and group_src is None else checks.peer(pg, src, group_src, "src")
     _check_list(object_list, "object_list", None)
     frames, source = pg.parcels.receive(peer)
-    _replace(object_list, objects.load(frames))
+    _replace(object_list, _load(frames, source))
     return pg.ranks[source]
 
 
@@ -258,6 +259,18 @@ def _check_list(values: Any, name: str, length: int | None) -> list[Any]:
     if length is not None and len(values) != length:
         raise ArgumentError(mismatch(f"length of {name}", f"{length}, one object for each rank", len(values)))
     return values
+
+
+def _load(frames: list[objects.Frame], rank: int) -> Any:
+    try:
+        return objects.load(frames)
+    except Exception as error:
+        text = f"object of group rank {rank}: expected one that can be unpickled here, got {describe_error(error)}"
+        raise ObjectError(text) from error
+
+
+def _load_all(parcels: list[list[objects.Frame]]) -> list[Any]:
+    return [_load(frames, rank) for rank, frames in enumerate(parcels)]
 
 
 def _replace(values: list[Any], received: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import io
 import pickle
@@ -12,6 +13,16 @@ from typing import Any
 import numpy as np
 
 Frame = np.ndarray[Any, Any]  # bytes, as a 1-d numpy array of uint8
+
+# Of the frames that arrive, and of the arrays in them: what torch gives its own tensors.
+ALIGNMENT = 64
+
+
+def new_frame(nbytes: int) -> Frame:
+    """Fresh memory for a frame that arrives."""
+    memory = np.empty(nbytes + ALIGNMENT - 1, np.uint8)
+    first = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[first : first + nbytes]
 
 
 def dump(value: Any) -> list[Frame]:
@@ -31,33 +42,60 @@ def dump(value: Any) -> list[Frame]:
 
 
 def load(frames: Sequence[Frame]) -> Any:
-    """The object of some frames. Its arrays lie in the frames' memory."""
+    """The object of some frames. Its arrays lie in the frames' memory.
+
+    Raises:
+        Exception: Whatever the object's own unpickling raises.
+    """
     return pickle.loads(frames[0].data, buffers=frames[1:])
 
 
 class _TorchPickler(pickle.Pickler):
-    """Hands out the memory of CPU tensors, which torch's own pickling copies."""
+    """Hands out the memory of CPU tensors, which torch's own pickling copies; tensors that share it go on to do so."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # Each object is pickled once, and torch makes new ones for the same memory.
+        self._storages: dict[int, Any] = {}
 
     def reducer_override(self, value: Any) -> Any:
         torch: Any = sys.modules["torch"]
-        if type(value) is torch.Tensor and str(value.dtype).startswith(_UNPICKLED) and value.layout is torch.strided:
-            return _rebuild_view, (value.detach().view(getattr(torch, f"int{8 * value.dtype.itemsize}")), value.dtype)
-        if type(value) is not torch.storage.TypedStorage or value._untyped_storage.device.type != "cpu":
-            return NotImplemented
-        untyped = value._untyped_storage  # its public name warns
-        memory = torch.empty(0, dtype=torch.uint8).set_(untyped).numpy()
-        return _rebuild_storage, (pickle.PickleBuffer(memory), value.dtype)
+        if isinstance(value, torch.Tensor) and type(value) not in copyreg.dispatch_table:
+            return _loadable(value.__reduce_ex__(5))
+        if type(value) is torch.storage.TypedStorage and value._untyped_storage.device.type == "cpu":
+            untyped = value._untyped_storage  # its public name warns
+            return _rebuild_typed, (self._storages.setdefault(untyped._cdata, untyped), value.dtype)
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu":
+            return _rebuild_untyped, (pickle.PickleBuffer(torch.empty(0, dtype=torch.uint8).set_(value).numpy()),)
+        return NotImplemented
 
 
-# Tensors of these dtypes torch 2.13 pickles and cannot load: they travel as integers.
-_UNPICKLED = ("torch.float8", "torch.float4", "torch.uint16", "torch.uint32", "torch.uint64", "torch.complex32")
+def _loadable(reduced: Any) -> Any:
+    # torch 2.13 has another way for small floats, unsigned integers and complex32, which does not lead back outside of
+    # torch.load, nor for one that requires a gradient. The way of all others serves them too.
+    if not isinstance(reduced, tuple):
+        return reduced
+    torch: Any = sys.modules["torch"]
+    function, arguments, *rest = reduced
+    if function is torch._tensor._rebuild_from_type_v2:  # with attributes, or of a subclass
+        inner, kind, inner_arguments, state = arguments
+        inner, inner_arguments = _loadable((inner, inner_arguments))
+        return function, (inner, kind, inner_arguments, state), *rest
+    if function is torch._utils._rebuild_tensor_v3:
+        untyped, offset, size, strides, requires_grad, hooks, dtype, *metadata = arguments
+        storage = torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+        return torch._utils._rebuild_tensor_v2, (storage, offset, size, strides, requires_grad, hooks, *metadata)
+    return reduced
 
 
-def _rebuild_view(integers: Any, dtype: Any) -> Any:
-    return integers.view(dtype)
+def _rebuild_typed(untyped: Any, dtype: Any) -> Any:
+    return _torch().storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
 
 
-def _rebuild_storage(memory: Any, dtype: Any) -> Any:
-    torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
-    untyped = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage() if len(memory) else torch.UntypedStorage(0)
-    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
+def _rebuild_untyped(memory: Any) -> Any:
+    torch = _torch()
+    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage() if len(memory) else torch.UntypedStorage(0)
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch") or importlib.import_module("torch")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from mpicoll.data.arrays import describe
+from mpicoll.data.arrays import Array, describe
 from mpicoll.data.layout import Region, displacements
-from mpicoll.data.objects import Frame
+from mpicoll.data.objects import ALIGNMENT, Frame, new_frame
 from mpicoll.errors import ObjectError
 from mpicoll.mpi import library
 from mpicoll.transport import direct
@@ -93,55 +94,70 @@ class Parcels:
 
     def receive(self, rank: int | None) -> tuple[list[Frame], int]:
         """Receive a parcel from a rank, or from any. Returns it and the rank."""
-        table, source = self._receive_array(rank)
-        _refuse_failures({source: table})
-        return [self._receive_array(source)[0] for _ in table], source
+        tables: list[Frame] = []
 
-    def _receive_array(self, rank: int | None) -> tuple[Frame, int]:
-        received: list[Any] = []
+        def accept(header: Header) -> Array:
+            tables.append(header.new_array())
+            return describe(tables[0])
 
-        def accept(header: Header) -> Any:
-            received.append(header.new_array())
-            return describe(received[0])
+        source = self._receive(accept, rank)
+        _refuse_failures({source: tables[0]})
+        parcel = _room(tables[0])
+        for frame in parcel:
+            self._receive(partial(Header.fits, array=describe(frame)), source)
+        return parcel, source
 
+    def _receive(self, accept: Callable[[Header], Array], rank: int | None) -> int:
         source = self._engine.finish(self._mailbox.receive(accept, rank, self._mailbox.tags.objects, blocking=True))
         assert source is not None
-        return received[0], source
+        return source
 
     def _all_gather_tables(self, mine: Frame) -> dict[int, Frame]:
         lengths = np.empty(self._place.size, np.int64)
         self._call("Allgather", _int64(np.array([mine.size])), [lengths, 1, library.MPI.INT64_T])
         sizes = lengths.tolist()
-        tables = np.empty(sum(sizes), np.int64)
-        spec = [tables, sizes, displacements(sizes), library.MPI.INT64_T]
-        self._call("Allgatherv", _int64(mine), spec)
-        return dict(enumerate(np.split(tables, displacements(sizes)[1:])))
+        whole = np.empty(sum(sizes), np.int64)
+        tables = np.split(whole, displacements(sizes)[1:])
+        if whole.size <= self._place.limit:
+            spec = [whole, sizes, displacements(sizes), library.MPI.INT64_T]
+            self._call("Allgatherv", _int64(mine), spec)
+        else:
+            tables[self._place.rank][:] = mine
+            self._broadcast_blocks([[table] for table in tables])
+        return dict(enumerate(tables))
 
     def _all_gather_frames(self, mine: list[Frame], tables: dict[int, Frame]) -> list[list[Frame]]:
-        operation = Operation(self._place)
-        totals = [int(table.sum()) for table in tables.values()]
+        sizes = [table.tolist() for table in tables.values()]
+        totals = [sum(map(_padded, some)) for some in sizes]
         if sum(totals) <= min(_PACKED * self._place.size, self._place.limit):
-            whole = np.empty(sum(totals), np.uint8)
+            packed, whole = np.zeros(totals[self._place.rank], np.uint8), new_frame(sum(totals))
+            for part, frame in zip(_cut(packed, 0, sizes[self._place.rank]), mine, strict=True):
+                part[:] = frame
             spec = [whole, totals, displacements(totals), library.MPI.BYTE]
-            operation.call("Allgatherv", [np.concatenate(mine), totals[self._place.rank], library.MPI.BYTE], spec)
-            self._run(operation)
-            blocks = np.split(whole, displacements(totals)[1:])
-            return [np.split(block, displacements(tables[rank].tolist())[1:]) for rank, block in enumerate(blocks)]
+            self._call("Allgatherv", [packed, packed.size, library.MPI.BYTE], spec)
+            return [_cut(whole, first, some) for first, some in zip(displacements(totals), sizes, strict=True)]
         parcels = [_room(tables[rank]) for rank in range(self._place.size)]
         for frame, room in zip(mine, parcels[self._place.rank], strict=True):
             room[:] = frame
-        for root, parcel in enumerate(parcels):
-            for frame in parcel:
+        self._broadcast_blocks(parcels)
+        return parcels
+
+    def _broadcast_blocks(self, blocks: list[list[Frame]]) -> None:
+        """Every rank's block for everybody, frame by frame."""
+        operation = Operation(self._place)
+        for root, frames in enumerate(blocks):
+            for frame in frames:
                 direct.broadcast_region(operation, _region(frame), root)
         self._run(operation)
-        return parcels
 
     def _broadcast_sized(self, array: Frame | None, root: int) -> Frame:
         length = np.array([0 if array is None else array.size])
         self._call("Bcast", _int64(length), root)
         if array is None:
             array = np.empty(int(length[0]), np.int64)
-        self._call("Bcast", _int64(array), root)
+        operation = Operation(self._place)
+        direct.broadcast_region(operation, _region(array), root)
+        self._run(operation)
         return array
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -191,7 +207,20 @@ def _refuse_failures(tables: dict[int, Frame]) -> None:
 
 
 def _room(table: Frame) -> list[Frame]:
-    return [np.empty(size, np.uint8) for size in table.tolist()]
+    return [new_frame(size) for size in table.tolist()]
+
+
+def _padded(size: int) -> int:
+    """The bytes that a frame takes up where another follows, each at an aligned place."""
+    return size + -size % ALIGNMENT
+
+
+def _cut(block: Frame, first: int, sizes: list[int]) -> list[Frame]:
+    frames = []
+    for size in sizes:
+        frames.append(block[first : first + size])
+        first += _padded(size)
+    return frames
 
 
 def _join(tables: Sequence[Frame]) -> Frame:
@@ -208,7 +237,7 @@ def _split(joined: Frame) -> list[Frame]:
 
 
 def _region(frame: Frame) -> Region:
-    return Region(frame.__array_interface__["data"][0], frame.size, frame)
+    return Region(frame.__array_interface__["data"][0], frame.nbytes, frame)
 
 
 def _int64(array: Frame) -> list[Any]:
