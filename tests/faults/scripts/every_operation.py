@@ -1,6 +1,7 @@
 """Every operation on arrays of 2503 elements, and on uneven parts, against what a rank can compute by itself.
 
-2503 is prime: no size of piece divides it. Prints what differs and, at the end, "all compared".
+2503 is prime: no size of piece divides it. Prints what differs, the collective calls that were given more than the
+bound, and, at the end, "all compared".
 """
 
 from __future__ import annotations
@@ -144,6 +145,20 @@ def messages() -> None:
     check("a message to itself", x, everyones[rank])
 
 
+def many_arrays() -> None:
+    """Objects of so many arrays that the table of their sizes is beyond the bound, too."""
+    many = [np.array([i + rank]) for i in range(1100)]
+    got: list[Any] = [None] * size
+    dist.all_gather_object(got, many)
+    check("all_gather_object of many arrays", np.array(got)[:, :, 0], np.add.outer(np.arange(size), np.arange(1100)))
+    got = [many if rank == 1 else None]
+    dist.broadcast_object_list(got, 1)
+    check("broadcast_object_list of many arrays", np.concatenate(got[0]), np.arange(1100) + 1)
+    got = [None]
+    dist.scatter_object_list(got, [many] * size if rank == 0 else None, 0)
+    check("scatter_object_list of many arrays", np.concatenate(got[0]), np.arange(1100))
+
+
 def objects() -> None:
     got: list[Any] = [None] * size
     dist.all_gather_object(got, {"array": made(rank, N + rank), "text": "x" * (N * rank)})
@@ -167,10 +182,31 @@ def objects() -> None:
         check("recv_object_list", got[0], made(0, 3 * N))
 
 
+class Counted:
+    """A communicator that tells of calls with more than the bound."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._comm, name)
+
+        def call(*arguments: Any) -> Any:
+            for spec in arguments:
+                if isinstance(spec, list) and int(np.sum(spec[1])) > BOUND:
+                    say(f"WRONG {name} of {spec[1]} on {rank}")
+            return method(*arguments)
+
+        return call
+
+
+BOUND = int(os.environ["MPICOLL_MAX_COUNT"])
 dist.init_process_group()
+engine: Any = dist.group.WORLD.engine  # type: ignore[union-attr]
+engine.comm = Counted(engine.comm)
 rank, size = dist.get_rank(), dist.get_world_size()
 everyones = [made(r) for r in range(size)]
 total = sum(everyones)
-for part in (reductions, reduce_scatters, one_to_all_and_back, all_to_alls, messages, objects):
+for part in (reductions, reduce_scatters, one_to_all_and_back, all_to_alls, messages, objects, many_arrays):
     part()
 say("all compared")
