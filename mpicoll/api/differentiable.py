@@ -211,7 +211,7 @@ def gather(tensor: Tensor, dst: int = 0, group: Group = None) -> tuple[Tensor, .
         1.0
     """
     pg, (given,) = _enter(group, tensor)
-    at_root = pg.rank() == pg.group_rank(dst)
+    at_root = pg.rank() == checks.rank_in_group(pg, dst, None, "dst")
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         outputs = [_torch().like(inputs[0]).zero_() for _ in range(pg.size())]
@@ -242,9 +242,9 @@ def scatter(tensors: Sequence[Tensor], src: int = 0, group: Group = None) -> Ten
         >>> float(xs[0].grad) == (dist.get_rank() == 0)
         True
     """
-    pg, given = _enter(group, *tensors)
+    pg, given = _enter(group, *checks.arrays_of_any_length(tensors, "tensors"))
     checks.input_arrays(given, "tensors", pg.size())
-    at_root = pg.rank() == pg.group_rank(src)
+    at_root = pg.rank() == checks.rank_in_group(pg, src, None, "src")
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         output = _torch().like(inputs[pg.rank()])
@@ -276,7 +276,7 @@ def reduce_scatter(output: Tensor, input_list: Sequence[Tensor], op: Any = Reduc
         >>> float(xs[-1].grad)
         1.0
     """
-    pg, given = _enter(group, *input_list)
+    pg, (output, *given) = _enter(group, output, *checks.arrays_of_any_length(input_list, "input_list"))
     scale = _torch().scale(op, pg.size(), given)
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -341,8 +341,8 @@ def all_to_all(
         >>> float(xs[-1].grad)
         1.0
     """
-    pg, given = _enter(group, *input_tensor_list)
-    _, outputs = _enter(group, *output_tensor_list)
+    pg, given = _enter(group, *checks.arrays_of_any_length(input_tensor_list, "input_tensor_list"))
+    _, outputs = _enter(group, *checks.arrays_of_any_length(output_tensor_list, "output_tensor_list"))
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         collectives.all_to_all([output.detach() for output in outputs], list(inputs), pg)

@@ -21,7 +21,7 @@ def get_group_rank(group: Group, global_rank: int) -> int:
     Raises:
         ArgumentError: The rank is not in the group.
     """
-    return world.resolve(group, collective=False).group_rank(global_rank)
+    return world.resolve(group, collective=False).group_rank(checks.whole(global_rank, "global_rank"))
 
 
 @entry
@@ -31,10 +31,8 @@ def get_global_rank(group: Group, group_rank: int) -> int:
     Raises:
         ArgumentError: The group has no such rank.
     """
-    ranks = world.resolve(group, collective=False).ranks
-    if not 0 <= group_rank < len(ranks):
-        raise ArgumentError(mismatch("group_rank", f"a rank from 0 to {len(ranks) - 1}", group_rank))
-    return ranks[group_rank]
+    pg = world.resolve(group, collective=False)
+    return pg.ranks[checks.within(pg, group_rank, "group_rank")]
 
 
 @entry
@@ -85,7 +83,7 @@ def new_group(
         True
     """
     here = world.current()
-    checks.backend_name(backend)
+    checks.names(backend, group_desc)
     limit = here.default.timeout if timeout is None else seconds(timeout)
     if comm is not None:
         if ranks is not None:
@@ -110,7 +108,7 @@ def new_group(
 
 
 def _adopt(here: world.World, comm: Any, limit: float) -> Any:
-    if comm == library.MPI.COMM_NULL:
+    if isinstance(comm, library.MPI.Comm) and comm == library.MPI.COMM_NULL:
         return _GroupMember.NON_GROUP_MEMBER
     if not isinstance(comm, library.MPI.Intracomm):
         raise ArgumentError(mismatch("comm", "an mpi4py intracommunicator", repr(comm)))
@@ -152,16 +150,20 @@ def split_group(
     """
     here = world.current()
     parent = world.resolve(parent_pg)
-    checks.backend_name(backend)
+    checks.names(backend, group_desc)
     parts = _check_parts(split_ranks, "split_ranks", parent.size())
     limit = parent.timeout if timeout is None else seconds(timeout)
     return _divide(here, parent, parts, limit, group_desc) or None
 
 
 def _check_parts(parts: Any, name: str, size: int) -> list[list[int]]:
-    if not parts:
+    try:
+        listed = list(parts)
+    except TypeError:
+        listed = []
+    if not listed:
         raise ArgumentError(mismatch(name, "a list of lists of ranks", repr(parts)))
-    checked = [checks.group_ranks(part, size) for part in parts]
+    checked = [checks.group_ranks(part, size) for part in listed]
     checks.group_ranks([rank for part in checked for rank in part], size)  # each rank once in all
     return checked
 
@@ -265,7 +267,7 @@ def new_subgroups_by_enumeration(
 def _subgroups(
     here: world.World, parent: ProcessGroup, parts: list[list[int]], timeout: Timeout, backend: Any, name: str | None
 ) -> tuple[Any, list[Any]]:
-    checks.backend_name(backend)
+    checks.names(backend, name)
     mine = _divide(here, parent, parts, parent.timeout if timeout is None else seconds(timeout), name)
     return mine, [mine if parent.rank() in part else _GroupMember.NON_GROUP_MEMBER for part in parts]
 

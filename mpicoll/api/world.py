@@ -60,7 +60,7 @@ def init_process_group(
         >>> dist.is_initialized()  # this example runs where init_process_group() has been called
         True
     """
-    checks.backend_name(backend)
+    checks.names(backend)
     if world.second_door is not None:
         world.second_door.check(wanted=torch is True)
     open_world(comm, timeout, rank, world_size, torch is not False)

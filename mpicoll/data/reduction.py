@@ -179,7 +179,7 @@ def as_op(op: Any) -> ReduceOp:
     if op is ReduceOp.PREMUL_SUM:
         raise ArgumentError("op: expected ReduceOp.PREMUL_SUM(factor), got ReduceOp.PREMUL_SUM. Give it its factor")
     name, factor = getattr(op, "name", None), None
-    if name is None and hasattr(op, "__getstate__"):  # torch's ReduceOp, which holds a RedOpType and perhaps a factor
+    if type(op).__name__ == "ReduceOp":  # torch's, which holds a RedOpType and perhaps a factor
         state = op.__getstate__()
         if isinstance(state, tuple) and len(state) == 2:
             name, factor = getattr(state[0], "name", None), state[1]

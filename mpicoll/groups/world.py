@@ -310,7 +310,7 @@ def resolve(group: Any, collective: bool = True) -> ProcessGroup:
             current()
             group.check_open()
         return group
-    if group == GroupMember.NON_GROUP_MEMBER:
+    if isinstance(group, int) and group == GroupMember.NON_GROUP_MEMBER:
         current()
         raise NotAMember
     return _resolve_comm(group, collective)
@@ -318,7 +318,8 @@ def resolve(group: Any, collective: bool = True) -> ProcessGroup:
 
 def _resolve_comm(comm: Any, collective: bool) -> ProcessGroup:
     world = current()
-    if comm == library.MPI.COMM_NULL:
+    # By type first: some objects are compared element by element.
+    if isinstance(comm, library.MPI.Comm) and comm == library.MPI.COMM_NULL:
         raise NotAMember
     if not isinstance(comm, library.MPI.Intracomm):
         kind = f"{type(comm).__module__}.{type(comm).__qualname__}"

@@ -142,7 +142,7 @@ def rank_in_group(group: ProcessGroup, rank: Any, group_rank: Any, name: str, de
             f"{name} and group_{name}: expected one of them, got {rank} and {group_rank}. Leave one out"
         )
     if group_rank is not None:
-        return _within(group, group_rank, f"group_{name}")
+        return within(group, group_rank, f"group_{name}")
     if rank is None and default is None:
         raise ArgumentError(f"{name}: expected a rank, got neither {name} nor group_{name}")
     return _global(group, default if rank is None else rank, name)
@@ -157,20 +157,22 @@ def peer(group: ProcessGroup, rank: Any, group_rank: Any, name: str) -> int:
 
 
 def _global(group: ProcessGroup, rank: Any, name: str) -> int:
-    whole = _whole(rank, name)
+    number = whole(rank, name)
     try:
-        return group.group_rank(whole)
+        return group.group_rank(number)
     except ArgumentError as error:
         raise ArgumentError(f"{name}: {error}. Give a global rank of the group, or group_{name}") from None
 
 
-def _within(group: ProcessGroup, rank: Any, name: str) -> int:
-    if not 0 <= _whole(rank, name) < group.size():
+def within(group: ProcessGroup, rank: Any, name: str) -> int:
+    """A rank of the group, by its number in it."""
+    if not 0 <= whole(rank, name) < group.size():
         raise ArgumentError(mismatch(name, f"a rank of the group, from 0 to {group.size() - 1}", rank))
     return int(rank)
 
 
-def _whole(rank: Any, name: str) -> int:
+def whole(rank: Any, name: str) -> int:
+    """An integer, of whatever type."""
     try:
         return operator.index(rank)
     except TypeError:
@@ -182,9 +184,10 @@ def only_on_root(arrays: Any, name: str, group: ProcessGroup, root: int, root_na
     at_root = group.rank() == root
     if at_root and arrays is None:
         raise ArgumentError(f"{name}: expected a list of {group.size()} on the {root_name}, rank {root}, got None")
-    if not at_root and arrays:
+    is_list = isinstance(arrays, (list, tuple))
+    if not at_root and arrays is not None and not (is_list and not arrays):
         here = f"None on rank {group.rank()}, as the {root_name} is rank {root}"
-        raise ArgumentError(mismatch(name, here, f"a list of {len(arrays)}"))
+        raise ArgumentError(mismatch(name, here, f"a list of {len(arrays)}" if is_list else type(arrays).__qualname__))
     return at_root
 
 
@@ -211,7 +214,8 @@ def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
     """The bytes of each rank's block of an array divided along its first dimension, evenly where `sizes` is None."""
     rows = array.shape[0] if array.shape else array.count
     row_bytes = array.nbytes // rows if rows else 0
-    if sizes is None or len(sizes) == 0:
+    rows_of = [] if sizes is None else _whole_numbers(sizes, f"{name}_split_sizes")
+    if not rows_of:
         if rows % group_size:
             raise ArgumentError(
                 mismatch(
@@ -222,7 +226,6 @@ def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
                 )
             )
         return layout.even_split(rows * row_bytes, group_size)
-    rows_of = [_whole(size, f"{name}_split_sizes") for size in sizes]
     if len(rows_of) != group_size:
         raise ArgumentError(mismatch(f"length of {name}_split_sizes", group_size, len(rows_of)))
     if min(rows_of) < 0:
@@ -234,12 +237,17 @@ def splits(sizes: Any, array: Array, name: str, group_size: int) -> list[int]:
     return [size * row_bytes for size in rows_of]
 
 
+def _whole_numbers(numbers: Any, name: str) -> list[int]:
+    try:
+        listed = list(numbers)
+    except TypeError:
+        raise ArgumentError(mismatch(name, "a list of integers", repr(numbers))) from None
+    return [whole(number, name) for number in listed]
+
+
 def group_ranks(ranks: Any, world_size: int) -> list[int]:
     """Global ranks for a new group: whole, within the world and each once."""
-    try:
-        listed = [_whole(rank, "ranks") for rank in ranks]
-    except TypeError:
-        raise ArgumentError(mismatch("ranks", "a list of ranks", repr(ranks))) from None
+    listed = _whole_numbers(ranks, "ranks")
     for rank in listed:
         if not 0 <= rank < world_size:
             raise ArgumentError(mismatch("ranks", f"ranks from 0 to {world_size - 1}", rank))
@@ -254,9 +262,14 @@ def group_ranks(ranks: Any, world_size: int) -> list[int]:
 _BACKENDS = {"mpicoll", "mpi", "gloo", "nccl", "ucc", "xccl", "undefined"}
 
 
-def backend_name(backend: Any) -> None:
-    """A backend is one of torch's names, alone or for each kind of device: ``"nccl"``, ``"cpu:gloo,cuda:nccl"``."""
-    names = {part.rpartition(":")[2].lower() for part in str(backend or "mpicoll").split(",")}
-    if not names <= _BACKENDS:
+def names(backend: Any, description: Any = None) -> None:
+    """What a group is made with: a backend, and a name for people.
+
+    A backend is one of torch's names, alone or for each kind of device: ``"nccl"``, ``"cpu:gloo,cuda:nccl"``.
+    """
+    given = "" if backend is None else str(backend)
+    if not {part.rpartition(":")[2].lower() for part in (given or "mpicoll").split(",")} <= _BACKENDS:
         known = ", ".join(sorted(_BACKENDS - {"undefined"}))
         raise ArgumentError(mismatch("backend", f"one of {known}", repr(backend)))
+    if not isinstance(description, (str, type(None))):
+        raise ArgumentError(mismatch("group_desc", "a name or None", repr(description)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import itertools
+import operator
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -114,7 +115,11 @@ class Mailbox:
 
     def check_tag(self, tag: int) -> None:
         """Refuse a tag that is not the user's to take."""
-        if not hasattr(tag, "__index__") or not 0 <= tag < self.tags.users:
+        try:
+            number = operator.index(tag)
+        except TypeError:
+            number = -1
+        if not 0 <= number < self.tags.users:
             raise ArgumentError(mismatch("tag", f"an integer from 0 to {self.tags.users - 1}", repr(tag)))
 
     def send(self, array: Array, rank: int, tag: int, blocking: bool = False) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import sys
 import threading
@@ -21,12 +22,12 @@ Timeout = timedelta | float | None
 
 
 def seconds(timeout: timedelta | float) -> float:
-    """A time-out, given as a timedelta or in seconds, in seconds."""
+    """A time-out, given as a timedelta or in seconds, in seconds: as many as can be waited for, at most."""
     if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
-    if not isinstance(timeout, (int, float)):
+        return min(timeout.total_seconds(), threading.TIMEOUT_MAX)
+    if not isinstance(timeout, numbers.Real) or timeout != timeout:  # the last is true of NaN
         raise ArgumentError(f"timeout: expected a timedelta or seconds, got {timeout!r}")
-    return float(timeout)
+    return float(min(timeout, threading.TIMEOUT_MAX))
 
 
 # How often this process has been forked from another: a rank's Work is none in its children.
