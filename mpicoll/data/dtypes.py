@@ -6,6 +6,7 @@ torch and numpy name their dtypes alike, so the name is what two ranks (or two k
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,6 +79,7 @@ _TABLE: dict[str, DType] = {
 
 _of_torch: dict[Any, DType] = {}
 _of_numpy: dict[np.dtype[Any], DType] = {}
+_MOST = 1000  # dtypes of numpy's that are kept: every length of a text is one
 
 
 def named(name: str, itemsize: int) -> DType:
@@ -105,9 +107,22 @@ def from_numpy(dtype: np.dtype[Any]) -> DType:
                 f"dtype: expected one whose elements are plain bytes, got {dtype}. Use an object collective"
                 " (all_gather_object, broadcast_object_list, ...)"
             )
+        if len(_of_numpy) >= _MOST:
+            _of_numpy.clear()
         native = dtype.newbyteorder("=")
+        if is_foreign(dtype) and _fields_overlap(dtype):
+            raise DTypeError(
+                f"dtype: expected fields with memory of their own where they are in foreign byte order, got {dtype}."
+                " Pass an array in native order"
+            )
         known = _of_numpy[dtype] = _TABLE.get(native.name) or _opaque(_spelling(native), dtype.itemsize)
     return known
+
+
+def is_foreign(dtype: np.dtype[Any]) -> bool:
+    """Whether elements, or some of their fields, are in foreign byte order."""
+    # numpy's `isnative` does not look into the fields that are arrays.
+    return not dtype.isnative or (dtype.names is not None and dtype != dtype.newbyteorder("="))
 
 
 def _opaque(name: str, itemsize: int) -> DType:
@@ -117,11 +132,39 @@ def _opaque(name: str, itemsize: int) -> DType:
 
 
 def _spelling(dtype: np.dtype[Any]) -> str:
-    # A name of which `numpy.dtype` makes the same dtype again, in another process.
+    # A name of which `numpy.dtype` makes the same dtype again, in another process; equal dtypes have the same.
     if dtype.names is not None:
-        return str(dtype)  # a list of fields or, where they overlap or lie in another order, a dict
+        return str(_fields_alone(dtype))  # a list of fields or, where they overlap or have gaps, a dict
     try:
         spelled = np.dtype(dtype.str) == dtype
     except TypeError:
         spelled = False
     return str(dtype.str if spelled else dtype.name)  # ml_dtypes' dtypes have but a name
+
+
+def _fields_alone(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A structured dtype without what numpy writes into it and does not compare: that it is aligned, or a record's."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_fields_alone(base), shape))
+    if dtype.names is None or dtype.fields is None:
+        return dtype
+    fields = [dtype.fields[name] for name in dtype.names]
+    return np.dtype(
+        {
+            "names": list(dtype.names),
+            "formats": [_fields_alone(field[0]) for field in fields],
+            "offsets": [field[1] for field in fields],
+            "titles": [field[2] if len(field) > 2 else None for field in fields],
+            "itemsize": dtype.itemsize,
+        }
+    )
+
+
+def _fields_overlap(dtype: np.dtype[Any]) -> bool:
+    if dtype.names is None or dtype.fields is None:
+        return dtype.subdtype is not None and _fields_overlap(dtype.base)
+    fields = sorted((field[1], field[1] + field[0].itemsize) for field in map(dtype.fields.__getitem__, dtype.names))
+    if any(end > begin for (_, end), (begin, _) in itertools.pairwise(fields)):
+        return True
+    return any(_fields_overlap(dtype.fields[name][0]) for name in dtype.names)

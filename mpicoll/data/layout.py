@@ -56,13 +56,13 @@ def scratch(nbytes: int) -> Region:
 
 def pack(array: Array, region: Region) -> None:
     """Copy an array's elements in logical order to a region of their size."""
-    if array.count:
+    if array.nbytes:
         array.read_into(region.numpy().view(array.dtype.carrier))
 
 
 def unpack(region: Region, array: Array) -> None:
     """Copy a region's elements in logical order to an array of their size."""
-    if array.count:
+    if array.nbytes:
         array.write_from(region.numpy().view(array.dtype.carrier))
 
 

@@ -177,7 +177,7 @@ class Mailbox:
         except Exception as refusal:
             array, error = None, refusal
         if not header.elements_tag:
-            if array is not None and array.count:
+            if array is not None and array.nbytes:
                 array.write_from(message[start : start + header.nbytes].view(array.dtype.carrier))
         else:
             direct = array is not None and array.contiguous
@@ -257,11 +257,15 @@ class Header:
 
     def new_array(self) -> Any:
         """A new tensor or numpy array for the elements."""
-        if self.torch:
-            import torch
+        try:
+            if self.torch:
+                import torch
 
-            return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
-        return np.empty(self.shape, _numpy_dtype(self.dtype))
+                return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+            return np.empty(self.shape, _numpy_dtype(self.dtype))
+        except (AttributeError, ImportError, SyntaxError, TypeError, ValueError) as error:
+            remedy = "Receive with recv into an array like the one that was sent"
+            raise MessageError(mismatch("message", "a dtype that can be made here", self, remedy)) from error
 
 
 def _is_torchs(array: Array) -> bool:
@@ -271,12 +275,12 @@ def _is_torchs(array: Array) -> bool:
 
 def _pack_header(array: Array, elements_tag: int) -> bytes:
     name, shape = array.dtype.name.encode(), tuple(array.shape)
+    room = _FIRST - _ALIGNMENT - _FIXED.size - 8 * len(shape)
+    if len(name) > room:
+        raise DTypeError(mismatch("dtype", f"one whose description has at most {room} bytes", len(name)))
     fixed = _FIXED.pack(elements_tag, array.nbytes, len(shape), len(name), _is_torchs(array))
     header = fixed + struct.pack(f"<{len(shape)}q", *shape) + name
-    header += bytes(-len(header) % _ALIGNMENT)
-    if len(header) > _FIRST:
-        raise DTypeError(f"dtype: expected one whose description has at most {_FIRST} bytes, got {len(name)}")
-    return header
+    return header + bytes(-len(header) % _ALIGNMENT)
 
 
 def _unpack_header(message: np.ndarray[Any, Any]) -> tuple[Header, int]:
