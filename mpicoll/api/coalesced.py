@@ -75,7 +75,8 @@ def all_gather_into_tensor_coalesced(
         A Work if `async_op`, else None.
 
     Raises:
-        ArgumentError: As of `all_gather_into_tensor`; empty lists, or lists of different lengths.
+        ArgumentError: As of `all_gather_into_tensor`; empty lists, or lists of different lengths; an output that shares
+            memory with another, or with the input of another.
         DTypeError: As of `all_gather_into_tensor`.
 
     MPI_Allgather, once for each pair. Example:
@@ -120,7 +121,8 @@ def reduce_scatter_tensor_coalesced(
         A Work if `async_op`, else None.
 
     Raises:
-        ArgumentError: As of `reduce_scatter_tensor`; empty lists, or lists of different lengths.
+        ArgumentError: As of `reduce_scatter_tensor`; empty lists, or lists of different lengths; an output that shares
+            memory with another, or with the input of another.
         DTypeError: As of `reduce_scatter_tensor`.
 
     MPI_Reduce_scatter_block, once for each pair. Example:
@@ -150,7 +152,20 @@ def _coalesce_pairs(
     pg = resolve(group)
     sources = checks.arrays_of_any_length(inputs[1], inputs[0])
     targets = checks.same_length(outputs[1], outputs[0], sources, inputs[0])
+    checks.apart(_parts(targets, outputs[0]), _parts(sources, inputs[0]))
     return _coalesce(name, pg, targets, lambda part, i: add(pg, part, targets[i], sources[i]), async_op)
+
+
+def _parts(arrays: list[Any], name: str) -> list[checks.Part]:
+    """What the operations have under one name: an array each, or a list of arrays."""
+    parts: list[checks.Part] = []
+    for i, given in enumerate(arrays):
+        label = f"{name}[{i}]"
+        if isinstance(given, (list, tuple)):
+            parts += [(i, f"{label}[{k}]", checks.input_array(array, label, k)) for k, array in enumerate(given)]
+        else:
+            parts.append((i, label, checks.input_array(given, name, i)))
+    return parts
 
 
 def _coalesce(

@@ -222,7 +222,8 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         A Work for each.
 
     Raises:
-        ArgumentError, DTypeError: As of `isend` and `irecv`, before anything is sent; an empty list.
+        ArgumentError, DTypeError: As of `isend` and `irecv`, before anything is sent; an empty list; a tensor to
+            receive into that shares memory with another of the list.
 
     Example:
         >>> import numpy as np, mpicoll as dist
@@ -236,9 +237,13 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         raise ArgumentError(mismatch("p2p_op_list", "a list of P2POp", repr(p2p_op_list)))
     if not p2p_op_list:
         raise ArgumentError(mismatch("length of p2p_op_list", "at least 1", 0))
-    for op in p2p_op_list:
-        check = _outgoing if op.op is isend else _incoming
-        check(resolve(op.group, collective=False), op.tensor, op.peer, op.tag, op.group_peer)
+    sent: list[checks.Part] = []
+    received: list[checks.Part] = []
+    for i, op in enumerate(p2p_op_list):
+        check, parts = (_outgoing, sent) if op.op is isend else (_incoming, received)
+        pg = resolve(op.group, collective=False)
+        parts.append((i, f"p2p_op_list[{i}]", check(pg, op.tensor, op.peer, op.tag, op.group_peer)[1]))
+    checks.apart(received, sent)
     return [op.op(op.tensor, op.peer, op.group, op.tag, op.group_peer) for op in p2p_op_list]
 
 

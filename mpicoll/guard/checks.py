@@ -6,7 +6,7 @@ Each takes what the user gave and returns what the operation needs of it, or rai
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpicoll.data import layout
@@ -87,19 +87,46 @@ def _sequence(arrays: Any, name: str, length: int) -> Sequence[Any]:
 
 
 def _refuse_overlap(outputs: list[Array], name: str) -> None:
+    found = _find_overlap(outputs, lambda i, j: True)
+    if found is not None:
+        _refuse_pair(name, *(_label(name, i) for i in found))
+
+
+Part = tuple[int, str, Array]  # of several operations: the number of the operation, what to call the array, the array
+
+
+def apart(outputs: Sequence[Part], inputs: Sequence[Part]) -> None:
+    """The outputs of several operations at once: none in the memory of another, nor of another operation's input."""
+    parts = [*outputs, *inputs]
+
+    def matters(i: int, j: int) -> bool:
+        return j < len(outputs) or (i < len(outputs) and parts[i][0] != parts[j][0])
+
+    found = _find_overlap([array for _, _, array in parts], matters)
+    if found is not None:
+        one, other = (parts[i][1] for i in found)
+        _refuse_pair(one.partition("[")[0], one, other)
+
+
+def _find_overlap(arrays: Sequence[Array], matters: Callable[[int, int], bool]) -> tuple[int, int] | None:
+    """The numbers of two arrays that share memory, the lower one first, among those for which that matters."""
     by_address = sorted(
-        ((*layout.bounds(output), i) for i, output in enumerate(outputs) if output.count), key=lambda b: b[0]
+        ((*layout.bounds(array), i) for i, array in enumerate(arrays) if array.nbytes), key=lambda bounds: bounds[0]
     )
     for k, (_, high, i) in enumerate(by_address):
         for low, _, j in by_address[k + 1 :]:
             if low >= high:
                 break
-            if layout.share_memory(outputs[i], outputs[j]):
-                one, other = sorted((i, j))
-                raise ArgumentError(
-                    f"{name}: expected tensors with memory of their own, got {name}[{one}] and {name}[{other}] which"
-                    " share some. Pass clones"
-                )
+            one, other = sorted((i, j))
+            if matters(one, other) and layout.share_memory(arrays[one], arrays[other]):
+                return one, other
+    return None
+
+
+def _refuse_pair(name: str, one: str, other: str) -> None:
+    raise ArgumentError(
+        f"{name}: expected tensors with memory of their own, got {one} and {other} which share some. Pass clones"
+    )
 
 
 def same_dtype(array: Array, name: str, other: Array, other_name: str) -> None:

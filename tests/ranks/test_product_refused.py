@@ -109,14 +109,50 @@ WRONG: dict[str, Wrong] = {
         lambda n: (-1,),
     ),
     # outputs that share memory
-    "all_gather: an output twice": (lambda j: j.dist.all_gather([ones(3)] * j.size, ones(3)), lambda n: ()),
+    "all_gather: an output twice": (
+        lambda j: j.dist.all_gather([ones(3)] * j.size, ones(3)),
+        lambda n: ("tensor_list[0] and tensor_list[1]",),
+    ),
     "all_gather: outputs overlap": (
         lambda j: j.dist.all_gather(list(np.lib.stride_tricks.as_strided(ones(20), (j.size, 3), (8, 4))), ones(3)),
         lambda n: (),
     ),
-    "gather: an output twice": (lambda j: j.dist.gather(ones(3), [ones(3)] * j.size, dst=j.rank), lambda n: ()),
-    "all_to_all: an output twice": (lambda j: j.dist.all_to_all([ones(3)] * j.size, lists(j.size)), lambda n: ()),
-    "coalesced: a tensor twice": (lambda j: j.dist.all_reduce_coalesced([ones(3)] * 2), lambda n: ()),
+    "gather: an output twice": (
+        lambda j: j.dist.gather(ones(3), [ones(3)] * j.size, dst=j.rank),
+        lambda n: ("gather_list[0] and gather_list[1]",),
+    ),
+    "gather: a column twice": (
+        lambda j: j.dist.gather(
+            ones(3), [*ones(3, 2).T, *ones(3, 2).T, *[ones(3, 3)[:, 1]] * 2][-j.size :], dst=j.rank
+        ),
+        lambda n: (f"gather_list[{n - 2}] and gather_list[{n - 1}]",),
+    ),
+    "all_to_all: an output twice": (
+        lambda j: j.dist.all_to_all([ones(3)] * j.size, lists(j.size)),
+        lambda n: ("output_tensor_list[0] and output_tensor_list[1]",),
+    ),
+    "coalesced: a tensor twice": (
+        lambda j: j.dist.all_reduce_coalesced([ones(3)] * 2),
+        lambda n: ("tensors[0] and tensors[1]",),
+    ),
+    "coalesced: an output twice": (
+        lambda j: j.dist.all_gather_into_tensor_coalesced([ones(3 * j.size)] * 2, lists(2)),
+        lambda n: ("output_tensors[0] and output_tensors[1]",),
+    ),
+    "coalesced: an output is another's input": (
+        lambda j: j.dist.reduce_scatter_tensor_coalesced([ones(3), (x := ones(9 * j.size))[:3]], [x[: 3 * j.size]] * 2),
+        lambda n: ("outputs[1] and inputs[0]",),
+    ),
+    "batch_isend_irecv: a tensor for two messages": (
+        lambda j: j.dist.batch_isend_irecv([j.dist.P2POp(j.dist.irecv, x, j.other) for x in [ones(3)] * 2]),
+        lambda n: ("p2p_op_list[0] and p2p_op_list[1]",),
+    ),
+    "batch_isend_irecv: a part received into what is sent": (
+        lambda j: j.dist.batch_isend_irecv(
+            [j.dist.P2POp(j.dist.isend, x := ones(3), j.other), j.dist.P2POp(j.dist.irecv, x[1:], j.other)]
+        ),
+        lambda n: ("p2p_op_list[1] and p2p_op_list[0]",),
+    ),
     "all_reduce: elements share memory": (lambda j: j.dist.all_reduce(windows()), lambda n: ()),
     "all_reduce: expanded": (lambda j: j.dist.all_reduce(expanded()), lambda n: ()),
     "all_gather_into_tensor: output windows": (
@@ -212,6 +248,9 @@ NEED_OTHERS = (
     "all_gather: outputs overlap",
     "all_gather_into_tensor: output windows",
     "gather: an output twice",
+    "gather: a column twice",
+    "batch_isend_irecv: a tensor for two messages",
+    "batch_isend_irecv: a part received into what is sent",
     "all_to_all: an output twice",
     "all_to_all_single: negative split",
     "broadcast: read-only",
