@@ -99,7 +99,7 @@ def all_gather_coalesced(
     Arguments, returns and errors as of `all_gather_into_tensor_coalesced`.
     """
     outputs, inputs = ("output_lists", output_lists), ("input_tensors", input_tensors)
-    return _coalesce_pairs("all_gather_coalesced", group, outputs, inputs, add_all_gather, async_op)
+    return _coalesce_pairs("all_gather_coalesced", group, outputs, inputs, add_all_gather, async_op, lists=True)
 
 
 @entry
@@ -147,21 +147,22 @@ def _coalesce_pairs(
     inputs: tuple[str, list[Any]],
     add: Callable[[ProcessGroup, Operation, Any, Any], None],
     async_op: bool,
+    lists: bool = False,
 ) -> Work | None:
-    """A collective of each output and its input, by the names of the two lists and the lists."""
+    """A collective of each output (or list of them) and its input, by the names of the two lists and the lists."""
     pg = resolve(group)
     sources = checks.arrays_of_any_length(inputs[1], inputs[0])
     targets = checks.same_length(outputs[1], outputs[0], sources, inputs[0])
-    checks.apart(_parts(targets, outputs[0]), _parts(sources, inputs[0]))
+    checks.apart(_parts(targets, outputs[0], lists), _parts(sources, inputs[0]))
     return _coalesce(name, pg, targets, lambda part, i: add(pg, part, targets[i], sources[i]), async_op)
 
 
-def _parts(arrays: list[Any], name: str) -> list[checks.Part]:
+def _parts(arrays: list[Any], name: str, lists: bool = False) -> list[checks.Part]:
     """What the operations have under one name: an array each, or a list of arrays."""
     parts: list[checks.Part] = []
     for i, given in enumerate(arrays):
         label = f"{name}[{i}]"
-        if isinstance(given, (list, tuple)):
+        if lists and isinstance(given, (list, tuple)):
             parts += [(i, f"{label}[{k}]", checks.input_array(array, label, k)) for k, array in enumerate(given)]
         else:
             parts.append((i, label, checks.input_array(given, name, i)))

@@ -84,16 +84,18 @@ class Array:
         return f"{self.dtype.name}{list(self.shape)}"
 
     def view(self) -> np.ndarray[Any, Any]:
-        """The elements where they are, as a numpy array of the carrier dtype."""
+        """The elements where they are, as a numpy array of the carrier dtype. See `at_address` for its shape."""
         return at_address(self.pointer, self.dtype.carrier, self.shape, self.strides, self.writable)
 
     def read_into(self, flat: np.ndarray[Any, Any]) -> None:
         """Copy the elements in logical order to `flat`, a 1-d array of the carrier dtype."""
-        np.copyto(flat.reshape(self.shape), self.view())
+        view = self.view()
+        np.copyto(flat.reshape(view.shape), view)
 
     def write_from(self, flat: np.ndarray[Any, Any]) -> None:
         """Copy the elements in logical order from `flat`, a 1-d array of the carrier dtype."""
-        np.copyto(self.view(), flat.reshape(self.shape))
+        view = self.view()
+        np.copyto(view, flat.reshape(view.shape))
 
 
 class IndirectArray(Array):
@@ -115,7 +117,7 @@ class IndirectArray(Array):
         """A copy of the elements in logical order."""
         flat = np.empty(self.count, self.dtype.carrier)
         self.read_into(flat)
-        return flat.reshape(self.shape)
+        return flat
 
     def read_into(self, flat: np.ndarray[Any, Any]) -> None:
         """Copy the elements to `flat`."""
@@ -135,6 +137,9 @@ class _Interface:
         self.__array_interface__ = interface
 
 
+_MOST_DIMENSIONS = 32  # that numpy 1 can have
+
+
 def at_address(
     pointer: int,
     dtype: np.dtype[Any],
@@ -142,7 +147,13 @@ def at_address(
     strides: tuple[int, ...] | None = None,
     writable: bool = True,
 ) -> np.ndarray[Any, Any]:
-    """A numpy array over memory that the caller keeps alive."""
+    """A numpy array over memory that the caller keeps alive.
+
+    It lacks the dimensions of size 1 where there are more dimensions than numpy can have and torch can.
+    """
+    if len(shape) > _MOST_DIMENSIONS:
+        kept = [i for i, size in enumerate(shape) if size != 1]
+        shape, strides = tuple(shape[i] for i in kept), strides and tuple(strides[i] for i in kept)
     if pointer == 0 or 0 in shape or dtype.itemsize == 0:  # nothing there to point at
         return np.empty(shape, dtype)
     interface = {
@@ -181,10 +192,11 @@ def _find_describer(array: Any) -> Callable[[Any], Array]:
     if is_torch(array):
         global _strided
         _strided = sys.modules["torch"].strided
-        return _describe_torch
+        plain = type(array).__torch_function__ is sys.modules["torch"]._C._disabled_torch_function_impl
+        return _describe_torch if plain or type(array) is sys.modules["torch"].Tensor else _describe_torch_subclass
     if isinstance(array, np.ndarray):
         return _describe_numpy
-    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+    if not isinstance(array, type) and hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
         return _describe_dlpack
     raise DTypeError(
         f"expected a torch tensor, a numpy array or an object with __dlpack__, got {type(array).__qualname__}"
@@ -200,7 +212,10 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
     except RuntimeError:  # as of functional tensors
         pointer = 0
     if pointer == 0 and tensor.numel():
-        raise DTypeError(f"expected a tensor with memory of its own, got {type(tensor).__qualname__}, which has none")
+        raise DTypeError(
+            f"expected a tensor with memory of its own, got {type(tensor).__qualname__}, which has none. Pass what it"
+            " is made of: to_local() of a DTensor, for instance"
+        )
     if tensor.is_contiguous():
         array = Array(tensor, "torch", dtype, None, pointer, tensor.numel())
     else:
@@ -213,6 +228,14 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
     return array
 
 
+def _describe_torch_subclass(tensor: torch.Tensor) -> Array:
+    # What it makes of torch's functions is for its users: here it is its memory that counts.
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        array = _describe_torch(tensor)
+        array._shape = tuple(tensor.shape)
+        return array
+
+
 def _why_not(tensor: torch.Tensor) -> str:
     if not tensor.is_cpu:
         return f"expected a tensor on the CPU, got one on {tensor.device}. Make a copy on the CPU"
@@ -223,9 +246,9 @@ def _why_not(tensor: torch.Tensor) -> str:
 def _torch_copy(flat: np.ndarray[Any, Any], tensor: torch.Tensor, read: bool = False) -> None:
     import torch
 
-    if tensor.numel() == 0:
-        return
-    with torch.no_grad():
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        if tensor.numel() == 0:
+            return
         packed = torch.frombuffer(flat, dtype=tensor.dtype).view(tensor.shape)
         if read:
             packed.copy_(tensor)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
-from mpicoll.errors import DTypeError
+from mpicoll.errors import DTypeError, mismatch
 
 _CPU_DEVICES = {1: "CPU", 3: "pinned host memory", 11: "ROCm host memory"}
 _READ_ONLY = 1
+# Packages whose arrays never change, which their capsules do not say: others hold the same memory for other values.
+_IMMUTABLE = ("jax", "jaxlib")
 
 # (type code, bits, lanes) -> name.
 _NAMES = {
@@ -87,20 +89,27 @@ def read(array: Any) -> Memory:
 
     The capsule is not consumed: dropping it releases the producer's hold.
     """
-    device, number = array.__dlpack_device__()
-    if int(device) not in _CPU_DEVICES:
-        raise DTypeError(
-            f"device: expected CPU memory, got DLPack device {int(device)}:{number}. Copy it to the CPU first"
-        )
     try:
-        capsule = array.__dlpack__(max_version=(1, 0))
-    except TypeError:  # written before DLPack 1.0
-        capsule = array.__dlpack__()
+        device, number = map(int, array.__dlpack_device__())
+    except Exception as error:  # whatever the producer raises
+        raise _refused(array, "__dlpack_device__", "a device", error) from error
+    if device not in _CPU_DEVICES:
+        raise DTypeError(f"device: expected CPU memory, got DLPack device {device}:{number}. Copy it to the CPU first")
+    try:
+        try:
+            capsule = array.__dlpack__(max_version=(1, 0))
+        except TypeError:  # written before DLPack 1.0
+            capsule = array.__dlpack__()
+    except Exception as error:
+        raise _refused(array, "__dlpack__", "a capsule", error) from error
+    if not _is_valid(capsule, b"dltensor_versioned") and not _is_valid(capsule, b"dltensor"):
+        raise _refused(array, "__dlpack__", "a capsule that has not been consumed", capsule)
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_get_pointer(capsule, b"dltensor_versioned"))
         tensor, writable = versioned.tensor, not versioned.flags & _READ_ONLY
     else:
         tensor, writable = _Managed.from_address(_get_pointer(capsule, b"dltensor")).tensor, True
+    writable = writable and type(array).__module__.partition(".")[0] not in _IMMUTABLE
     name = _NAMES.get((tensor.code, tensor.bits, tensor.lanes))
     if name is None:
         raise DTypeError(
@@ -111,3 +120,8 @@ def read(array: Any) -> Memory:
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     pointer = (tensor.data or 0) + tensor.byte_offset
     return Memory(pointer, shape, strides, name, tensor.bits * tensor.lanes // 8, writable, capsule)
+
+
+def _refused(array: Any, method: str, expected: str, got: object) -> DTypeError:
+    kind = f"{type(got).__name__}: {got}" if isinstance(got, Exception) else repr(got)
+    return DTypeError(mismatch(f"{method} of {type(array).__qualname__}", expected, kind))

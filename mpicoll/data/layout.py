@@ -105,14 +105,13 @@ def overlaps_itself(array: Array) -> bool:
 def _enumerate_overlap(array: Array) -> bool:
     # The quick test was not conclusive: dimensions interleave. Look at every element's offset.
     assert array.strides is not None
-    if 0 in (step for step, size in zip(array.strides, array.shape, strict=True) if size > 1):
+    dimensions = [(step, size) for step, size in zip(array.strides, array.shape, strict=True) if size > 1]
+    if array.count > _ENUMERABLE or 0 in (step for step, _ in dimensions):
         return True
-    if array.count > _ENUMERABLE:
-        return True
-    offsets = np.zeros((), np.int64)
-    for step, size in zip(array.strides, array.shape, strict=True):
-        offsets = np.add.outer(offsets, np.arange(size, dtype=np.int64) * step)
-    return bool((np.diff(np.sort(offsets, axis=None)) < array.dtype.itemsize).any())
+    offsets = np.zeros(1, np.int64)
+    for step, size in dimensions:
+        offsets = np.add.outer(offsets, np.arange(size, dtype=np.int64) * step).reshape(-1)
+    return bool((np.diff(np.sort(offsets)) < array.dtype.itemsize).any())
 
 
 def bounds(array: Array) -> tuple[int, int]:

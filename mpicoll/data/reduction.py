@@ -156,7 +156,8 @@ class Reduction:
     def load(self, array: Array, work: Numpy) -> None:
         """Fill `work` with the elements of `array` in logical order, converted."""
         if self.widens:
-            _widen(array.view(), work.reshape(array.shape), self.dtype)
+            view = array.view()
+            _widen(view, work.reshape(view.shape), self.dtype)
         else:
             array.read_into(work.view(array.dtype.carrier))
 
@@ -165,7 +166,8 @@ class Reduction:
         if not self.widens:
             array.write_from(work.view(array.dtype.carrier))
         elif array.contiguous:
-            _narrow(work.reshape(array.shape), array.view(), self.dtype)
+            view = array.view()
+            _narrow(work.reshape(view.shape), view, self.dtype)
         else:
             flat = np.empty(array.count, array.dtype.carrier)
             _narrow(work, flat, self.dtype)

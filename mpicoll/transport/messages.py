@@ -8,7 +8,7 @@ to its header.
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
 import itertools
 import operator
 import struct
@@ -258,10 +258,11 @@ class Header:
     def new_array(self) -> Any:
         """A new tensor or numpy array for the elements."""
         try:
-            if self.torch:
+            if self.torch and importlib.util.find_spec("torch") is not None:
                 import torch
 
-                return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
+                if hasattr(torch, self.dtype):
+                    return torch.empty(self.shape, dtype=getattr(torch, self.dtype))
             return np.empty(self.shape, _numpy_dtype(self.dtype))
         except (AttributeError, ImportError, SyntaxError, TypeError, ValueError) as error:
             remedy = "Receive with recv into an array like the one that was sent"
@@ -275,9 +276,9 @@ def _is_torchs(array: Array) -> bool:
 
 def _pack_header(array: Array, elements_tag: int) -> bytes:
     name, shape = array.dtype.name.encode(), tuple(array.shape)
-    room = _FIRST - _ALIGNMENT - _FIXED.size - 8 * len(shape)
-    if len(name) > room:
-        raise DTypeError(mismatch("dtype", f"one whose description has at most {room} bytes", len(name)))
+    length, most = _FIXED.size + 8 * len(shape) + len(name), _FIRST - _ALIGNMENT
+    if length > most:
+        raise DTypeError(mismatch("description of dtype and shape", f"at most {most} bytes", length))
     fixed = _FIXED.pack(elements_tag, array.nbytes, len(shape), len(name), _is_torchs(array))
     header = fixed + struct.pack(f"<{len(shape)}q", *shape) + name
     return header + bytes(-len(header) % _ALIGNMENT)

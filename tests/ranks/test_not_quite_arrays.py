@@ -36,11 +36,6 @@ def test_a_structure_arrives_as_it_is(dist: ModuleType, rank: int, dtype: Any) -
         assert dist.recv_tensor(src=0).dtype == np.dtype(dtype)
 
 
-def test_a_mask_is_not_passed_over(dist: ModuleType) -> None:
-    with pytest.raises(dist.DTypeError, match=r"MaskedArray.*filled"):
-        dist.all_reduce(np.ma.masked_array(np.ones(3), [True, False, False]))
-
-
 @pytest.mark.needs_torch
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -126,7 +121,7 @@ def test_fields_in_one_place_are_refused_in_foreign_byte_order(dist: ModuleType)
 @pytest.mark.ranks(2)
 def test_a_dtype_that_takes_too_long_to_describe_is_refused_where_it_is_sent(dist: ModuleType, rank: int) -> None:
     x = np.zeros(1, [(f"field{i}", "i4") for i in range(5000)])
-    with pytest.raises(dist.DTypeError, match=r"description has at most \d+ bytes, got \d+"):
+    with pytest.raises(dist.DTypeError, match=r"description of dtype and shape: expected at most \d+ bytes, got"):
         dist.send(x, dst=1 - rank)
 
 
