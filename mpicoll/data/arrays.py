@@ -232,7 +232,11 @@ def _describe_torch_subclass(tensor: torch.Tensor) -> Array:
     # What it makes of torch's functions is for its users: here it is its memory that counts.
     with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
         array = _describe_torch(tensor)
-        array._shape = tuple(tensor.shape)
+        try:
+            array._shape = tuple(tensor.shape)
+        except RuntimeError as error:  # a lazy module's parameter
+            kind = f"{type(tensor).__qualname__}: {error}"
+            raise DTypeError(f"expected a tensor that has its elements, got {kind}") from error
         return array
 
 

@@ -243,6 +243,9 @@ def test_tensors_without_memory_of_their_own_are_refused(dist: ModuleType) -> No
         with pytest.raises(dist.DTypeError, match=rf"memory of its own, got {type(tensor).__name__}, which has none"):
             dist.all_reduce(tensor)
 
+    with pytest.raises(dist.DTypeError, match="got UninitializedParameter: Can't access the shape"):
+        dist.broadcast(torch.nn.LazyLinear(3).weight, src=0)
+
     def summed(tensor: Any) -> Any:
         dist.all_reduce(tensor)
         return tensor.sum()
