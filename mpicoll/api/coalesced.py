@@ -9,6 +9,7 @@ from mpicoll.api.collectives import add_all_gather, add_all_gather_single
 from mpicoll.api.entry import Group, entry
 from mpicoll.api.reductions import add_reduce_scatter_single
 from mpicoll.data import reduction
+from mpicoll.data.arrays import Array
 from mpicoll.data.reduction import ReduceOp
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.groups.world import resolve
@@ -54,7 +55,7 @@ def all_reduce_coalesced(
     def add(operation: Operation, i: int) -> None:
         reducing.all_reduce(operation, arrays[i], hows[i])
 
-    return _coalesce("all_reduce_coalesced", pg, listed, add, async_op)
+    return pg.carry_out(_put_together(pg, len(listed), add), "all_reduce_coalesced", listed, async_op)
 
 
 @entry
@@ -99,7 +100,7 @@ def all_gather_coalesced(
     Arguments, returns and errors as of `all_gather_into_tensor_coalesced`.
     """
     outputs, inputs = ("output_lists", output_lists), ("input_tensors", input_tensors)
-    return _coalesce_pairs("all_gather_coalesced", group, outputs, inputs, add_all_gather, async_op, lists=True)
+    return _coalesce_pairs("all_gather_coalesced", group, outputs, inputs, add_all_gather, async_op)
 
 
 @entry
@@ -133,8 +134,8 @@ def reduce_scatter_tensor_coalesced(
         True
     """
 
-    def add(pg: ProcessGroup, operation: Operation, output: Any, input: Any) -> None:
-        add_reduce_scatter_single(pg, operation, output, input, op)
+    def add(pg: ProcessGroup, operation: Operation, output: Any, input: Any) -> tuple[list[Array], Array]:
+        return add_reduce_scatter_single(pg, operation, output, input, op)
 
     name = "reduce_scatter_tensor_coalesced"
     return _coalesce_pairs(name, group, ("outputs", outputs), ("inputs", inputs), add, async_op)
@@ -145,36 +146,30 @@ def _coalesce_pairs(
     group: Group,
     outputs: tuple[str, list[Any]],
     inputs: tuple[str, list[Any]],
-    add: Callable[[ProcessGroup, Operation, Any, Any], None],
+    add: Callable[[ProcessGroup, Operation, Any, Any], tuple[list[Array], Array]],
     async_op: bool,
-    lists: bool = False,
 ) -> Work | None:
     """A collective of each output (or list of them) and its input, by the names of the two lists and the lists."""
     pg = resolve(group)
     sources = checks.arrays_of_any_length(inputs[1], inputs[0])
     targets = checks.same_length(outputs[1], outputs[0], sources, inputs[0])
-    checks.apart(_parts(targets, outputs[0], lists), _parts(sources, inputs[0]))
-    return _coalesce(name, pg, targets, lambda part, i: add(pg, part, targets[i], sources[i]), async_op)
+    written: list[checks.Part] = []
+    read: list[checks.Part] = []
+
+    def add_pair(part: Operation, i: int) -> None:
+        arrays, array = add(pg, part, targets[i], sources[i])
+        written.extend((i, one) for one in arrays)
+        read.append((i, array))
+
+    operation = _put_together(pg, len(targets), add_pair)
+    checks.apart(written, outputs[0], read, inputs[0])
+    return pg.carry_out(operation, name, targets, async_op)
 
 
-def _parts(arrays: list[Any], name: str, lists: bool = False) -> list[checks.Part]:
-    """What the operations have under one name: an array each, or a list of arrays."""
-    parts: list[checks.Part] = []
-    for i, given in enumerate(arrays):
-        label = f"{name}[{i}]"
-        if lists and isinstance(given, (list, tuple)):
-            parts += [(i, f"{label}[{k}]", checks.input_array(array, label, k)) for k, array in enumerate(given)]
-        else:
-            parts.append((i, label, checks.input_array(given, name, i)))
-    return parts
-
-
-def _coalesce(
-    name: str, pg: ProcessGroup, outputs: list[Any], add: Callable[[Operation, int], None], async_op: bool
-) -> Work | None:
+def _put_together(pg: ProcessGroup, count: int, add: Callable[[Operation, int], None]) -> Operation:
     whole = pg.operation()
-    for i in range(len(outputs)):
+    for i in range(count):
         part = pg.operation()
         add(part, i)
         whole.append(part)
-    return pg.carry_out(whole, name, outputs, async_op)
+    return whole

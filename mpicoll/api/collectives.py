@@ -84,13 +84,16 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: Group = None, async_o
     return pg.carry_out(operation, "all_gather", list(tensor_list), async_op)
 
 
-def add_all_gather(pg: ProcessGroup, operation: Operation, tensor_list: list[Any], tensor: Any) -> None:
-    """Check the arguments of `all_gather` and add its steps to an operation."""
+def add_all_gather(
+    pg: ProcessGroup, operation: Operation, tensor_list: list[Any], tensor: Any
+) -> tuple[list[Array], Array]:
+    """Check the arguments of `all_gather` and add its steps to an operation. Returns the outputs and the input."""
     outputs = checks.output_arrays(tensor_list, "tensor_list", pg.size())
     array = checks.input_array(tensor)
     checks.same_dtypes(outputs, "tensor_list", array, "tensor")
     checks.same_count(outputs, "tensor_list", pg.rank(), array, "tensor")
     direct.all_gather(operation, outputs, array)
+    return outputs, array
 
 
 @entry
@@ -127,13 +130,16 @@ def all_gather_into_tensor(
     return pg.carry_out(operation, "all_gather_into_tensor", [output_tensor], async_op)
 
 
-def add_all_gather_single(pg: ProcessGroup, operation: Operation, output_tensor: Any, input_tensor: Any) -> None:
-    """Check the arguments of `all_gather_into_tensor` and add its steps to an operation."""
+def add_all_gather_single(
+    pg: ProcessGroup, operation: Operation, output_tensor: Any, input_tensor: Any
+) -> tuple[list[Array], Array]:
+    """The same for `all_gather_into_tensor`."""
     output = checks.output_array(output_tensor, "output_tensor")
     array = checks.input_array(input_tensor, "input_tensor")
     checks.same_dtype(output, "output_tensor", array, "input_tensor")
     checks.count_times(output, "output_tensor", pg.size(), array, "input_tensor")
     direct.all_gather_single(operation, output, array)
+    return [output], array
 
 
 @entry

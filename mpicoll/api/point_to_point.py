@@ -242,8 +242,8 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     for i, op in enumerate(p2p_op_list):
         check, parts = (_outgoing, sent) if op.op is isend else (_incoming, received)
         pg = resolve(op.group, collective=False)
-        parts.append((i, f"p2p_op_list[{i}]", check(pg, op.tensor, op.peer, op.tag, op.group_peer)[1]))
-    checks.apart(received, sent)
+        parts.append((i, check(pg, op.tensor, op.peer, op.tag, op.group_peer)[1]))
+    checks.apart(received, "p2p_op_list", sent, "p2p_op_list")
     return [op.op(op.tensor, op.peer, op.group, op.tag, op.group_peer) for op in p2p_op_list]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from mpicoll.api.entry import Group, entry
 from mpicoll.data import layout, reduction
+from mpicoll.data.arrays import Array
 from mpicoll.data.reduction import ReduceOp
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.groups.world import resolve
@@ -174,14 +175,17 @@ def reduce_scatter_tensor(
     return pg.carry_out(operation, "reduce_scatter_tensor", [output], async_op)
 
 
-def add_reduce_scatter_single(pg: ProcessGroup, operation: Operation, output: Any, input: Any, op: Any) -> None:
-    """Check the arguments of `reduce_scatter_tensor` and add its steps to an operation."""
+def add_reduce_scatter_single(
+    pg: ProcessGroup, operation: Operation, output: Any, input: Any, op: Any
+) -> tuple[list[Array], Array]:
+    """Check the arguments of `reduce_scatter_tensor` and add its steps to an operation. Returns output and input."""
     target = checks.output_array(output, "output")
     array = checks.input_array(input, "input")
     checks.same_dtype(target, "output", array, "input")
     checks.count_times(array, "input", pg.size(), target, "output")
     how = reduction.find(reduction.as_op(op), target.dtype)
     reducing.reduce_scatter(operation, target, [array], layout.even_split(array.count, pg.size()), how)
+    return [target], array
 
 
 reduce_scatter_single = reduce_scatter_tensor  # torch 2.13's name for it

@@ -268,7 +268,7 @@ def _describe_numpy(array: np.ndarray[Any, Any]) -> Array:
     strides = None if flags.c_contiguous else array.strides
     pointer = None if array.size else 0
     described = Array(array, "numpy", dtype, array.shape, pointer, array.size, strides, flags.writeable)
-    if dtypes.is_foreign(array.dtype):
+    if (not array.dtype.isnative or array.dtype.names is not None) and dtypes.is_foreign(array.dtype):
         return _describe_swapped(described, array)
     return described
 

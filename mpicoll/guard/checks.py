@@ -92,20 +92,20 @@ def _refuse_overlap(outputs: list[Array], name: str) -> None:
         _refuse_pair(name, *(_label(name, i) for i in found))
 
 
-Part = tuple[int, str, Array]  # of several operations: the number of the operation, what to call the array, the array
+Part = tuple[int, Array]  # of several operations: the number of the operation, and an array of its
 
 
-def apart(outputs: Sequence[Part], inputs: Sequence[Part]) -> None:
+def apart(outputs: Sequence[Part], name: str, inputs: Sequence[Part], input_name: str) -> None:
     """The outputs of several operations at once: none in the memory of another, nor of another operation's input."""
     parts = [*outputs, *inputs]
 
     def matters(i: int, j: int) -> bool:
         return j < len(outputs) or (i < len(outputs) and parts[i][0] != parts[j][0])
 
-    found = _find_overlap([array for _, _, array in parts], matters)
+    found = _find_overlap([array for _, array in parts], matters)
     if found is not None:
-        one, other = (parts[i][1] for i in found)
-        _refuse_pair(one.partition("[")[0], one, other)
+        one, other = (_label(name if i < len(outputs) else input_name, parts[i][0]) for i in found)
+        _refuse_pair(name, one, other)
 
 
 def _find_overlap(arrays: Sequence[Array], matters: Callable[[int, int], bool]) -> tuple[int, int] | None:

@@ -100,7 +100,7 @@ def test_a_batch_between_every_two_ranks_with_many_lengths(rank: int, size: int)
 def test_outputs_of_several_gathers_that_share_memory_are_refused(rank: int, size: int) -> None:
     # Each gather's own outputs are apart; the second gather would overwrite what the first has brought.
     shared = [torch.zeros(3) for _ in range(size)]
-    with pytest.raises(ValueError, match=r"got output_lists\[0\]\[\d\] and output_lists\[1\]\[\d\] which share some"):
+    with pytest.raises(ValueError, match=r"got output_lists\[0\] and output_lists\[1\] which share some"):
         dist.all_gather_coalesced([[shared[r], shared[r]] for r in range(size)], [of(rank, 3), of(rank, 3)])
 
     def gather_twice(whole: Tensor) -> None:
