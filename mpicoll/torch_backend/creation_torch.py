@@ -13,8 +13,8 @@ from mpicoll.groups import places, world
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.guard import checks
 from mpicoll.mpi import library
+from mpicoll.torch_backend import NAME
 from mpicoll.torch_backend.group_torch import TorchGroup
-from mpicoll.torch_backend.registration import NAME
 from mpicoll.torch_backend.store_torch import LazyStore
 from mpicoll.transport.work import seconds
 

@@ -18,8 +18,7 @@ from mpicoll.data.reduction import ReduceOp
 from mpicoll.errors import ArgumentError, DTypeError
 from mpicoll.groups import world
 from mpicoll.groups.group import ProcessGroup
-from mpicoll.torch_backend import sparse_torch, versions_torch
-from mpicoll.torch_backend.registration import NAME
+from mpicoll.torch_backend import NAME, sparse_torch, versions_torch
 from mpicoll.torch_backend.work_torch import TorchWork, joined
 from mpicoll.transport.work import Work, seconds
 

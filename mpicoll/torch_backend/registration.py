@@ -16,8 +16,8 @@ from typing import Any
 from mpicoll.errors import ArgumentError
 from mpicoll.groups import world
 from mpicoll.groups.group import ProcessGroup
+from mpicoll.torch_backend import NAME
 
-NAME = "mpicoll"
 _env_by_mpi = False  # whether env:// is served by MPI for all backends
 _taking_over = False  # whether init_process_group() is given this backend, whatever it is called with
 # torch takes the list for what the backend can do; data/arrays.py says of a tensor it cannot reach.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +84,23 @@ def wrong_arrows(path: Path, source: str) -> Iterator[str]:
             yield f"{path.name}:{found.line}: {here} imports {found.name}"
 
 
+def module_of(name: str, modules: Container[str]) -> str | None:
+    """Return the module of ours that an imported name is, or is in; None for other packages' names."""
+    return next((found for found in (name, name.rpartition(".")[0]) if found in modules), None)
+
+
+def circles(sources: dict[str, tuple[Path, str]]) -> list[str]:
+    """Return the modules that import one another in a circle, by whichever statement, types aside."""
+    arrows = {
+        name: {module_of(one.name, sources) for one in imports(path, source) if not one.for_types} - {name}
+        for name, (path, source) in sources.items()
+    }
+    left = set(arrows)
+    while ends := {name for name in left if not (arrows[name] & left and any(name in arrows[one] for one in left))}:
+        left -= ends
+    return sorted(left)  # and those between two circles
+
+
 def relative(path: Path) -> str:
     """Return a module's path for a test's name."""
     return str(path.relative_to(PACKAGE))
@@ -118,6 +135,26 @@ def test_the_arrow_test_sees_what_it_must(module: str, source: str, wrong: int) 
 @each_module
 def test_imports_run_one_way(path: Path) -> None:
     assert not list(wrong_arrows(path, path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ("from mpicoll.data import dtypes", "from mpicoll.data.arrays import Array", True),
+        ("from mpicoll.data import dtypes", "def f():\n    from mpicoll.data import arrays", True),
+        ("from mpicoll.data import dtypes", "import mpicoll.data.arrays", True),
+        ("from mpicoll.data import dtypes", "if TYPE_CHECKING:\n    from mpicoll.data import arrays", False),
+        ("from mpicoll.data import dtypes", "from mpicoll.errors import DTypeError", False),
+    ],
+)
+def test_the_circle_test_sees_what_it_must(one: str, other: str, found: bool) -> None:
+    sources = {"mpicoll.data.arrays": one, "mpicoll.data.dtypes": other, "mpicoll.errors": ""}
+    placed = {name: (PACKAGE / "data" / f"{name}.py", source) for name, source in sources.items()}
+    assert circles(placed) == (["mpicoll.data.arrays", "mpicoll.data.dtypes"] if found else [])
+
+
+def test_modules_import_in_no_circle() -> None:
+    assert not circles({name_of(path): (path, path.read_text()) for path in MODULES})
 
 
 @each_module
