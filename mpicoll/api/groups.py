@@ -64,7 +64,7 @@ def new_group(
         pg_options: Not needed.
         use_local_synchronization: The members alone call this.
         group_desc: A name for error texts.
-        device_id: Not needed.
+        device_id: As of `init_process_group`; the default group's by default, and no other if that has one.
         sort_ranks: Order the group by global rank, as torch does; else as `ranks` are given.
         comm: An mpi4py communicator whose ranks are to be the group, in its order, in place of `ranks`. It is
             duplicated, and ``group.comm`` is the communicator itself.
@@ -74,7 +74,7 @@ def new_group(
 
     Raises:
         ArgumentError: Ranks out of range or given twice, on every rank before anything is made; both `ranks` and
-            `comm`.
+            `comm`; a device that is not there, or not the default group's.
 
     MPI_Comm_split, MPI_Comm_create_group, MPI_Comm_dup. Example:
         >>> import mpicoll as dist
@@ -84,6 +84,7 @@ def new_group(
     """
     here = world.current()
     checks.names(backend, group_desc)
+    device = checks.same_device(device_id, here.default)
     limit = here.default.timeout if timeout is None else seconds(timeout)
     if comm is not None:
         if ranks is not None:
@@ -101,6 +102,7 @@ def new_group(
         else:
             group = _GroupMember.NON_GROUP_MEMBER
     if isinstance(group, ProcessGroup):
+        group.bound_device_id = device or group.bound_device_id
         if group_desc:
             here.rename(group, group_desc)
         here.announce(group)

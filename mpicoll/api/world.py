@@ -43,7 +43,8 @@ def init_process_group(
         store: Not needed.
         group_name: Not needed.
         pg_options: Not needed.
-        device_id: Not needed.
+        device_id: This rank's accelerator, as a torch.device with an index or as a number. It is kept for those who ask
+            torch's groups for it, as `bound_device_id`.
         _ranks: Taken for the sake of torch's signature.
         comm: An mpi4py communicator to take in place of MPI.COMM_WORLD. It is duplicated.
         torch: Whether torch.distributed is initialised too, with the backend ``"mpicoll"``. None does so if torch is
@@ -51,7 +52,8 @@ def init_process_group(
 
     Raises:
         ArgumentError: It has been called before, or torch.distributed's with this backend; a backend that torch does
-            not know; not a communicator; `torch` where torch.distributed has a default group.
+            not know; not a communicator; a device that is not there; `torch` where torch.distributed has a default
+            group.
         LaunchError: The environment says other than MPI: a world of size 1 under a launcher that started more,
             variables or arguments that disagree (on every rank, if on one), or a worker process.
 
@@ -61,9 +63,11 @@ def init_process_group(
         True
     """
     checks.names(backend)
+    device = checks.bound_device(device_id)
     if world.second_door is not None:
         world.second_door.check(wanted=torch is True)
-    open_world(comm, timeout, rank, world_size, torch is not False)
+    opened = open_world(comm, timeout, rank, world_size, torch is not False)
+    opened.default.bound_device_id = device
     if world.second_door is not None and torch is not False:
         world.second_door.open(wanted=torch is True)
 

@@ -27,6 +27,7 @@ class ProcessGroup:
         comm: An mpi4py communicator of the same ranks, for traffic of the user's own. mpicoll never uses it.
         timeout: Seconds that a wait for one of its Works may take.
         key: Tells it from the other groups of its world, and is the same on all its ranks.
+        bound_device_id: The accelerator that ``device_id=`` named, as a torch.device, or None.
 
     Example:
         >>> import mpicoll as dist
@@ -36,6 +37,7 @@ class ProcessGroup:
     """
 
     work_class: ClassVar[type[Work]] = Work
+    bound_device_id: Any = None
 
     def __init__(
         self,

@@ -159,6 +159,7 @@ class World:
         public = private.Dup() if comm is None else comm
         group = self.group_class(name, ranks, public, private, comm is None, self.context, timeout)
         group.key = self._next_key(ranks)
+        group.bound_device_id = self.default.bound_device_id
         self.groups[name] = group
         return group
 

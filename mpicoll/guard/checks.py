@@ -6,6 +6,7 @@ Each takes what the user gave and returns what the operation needs of it, or rai
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -284,6 +285,30 @@ def group_ranks(ranks: Any, world_size: int) -> list[int]:
     if not listed:
         raise ArgumentError(mismatch("ranks", "at least one rank", "[]"))
     return listed
+
+
+def bound_device(device_id: Any) -> Any:
+    """The accelerator that ``device_id=`` names, as a torch.device; a number alone is one of this machine's kind."""
+    if device_id is None:
+        return None
+    torch = sys.modules.get("torch")  # who has a device has torch
+    accelerator = None if torch is None else torch.accelerator.current_accelerator(check_available=True)
+    if torch is None or accelerator is None:
+        raise ArgumentError(mismatch("device_id", "None, as torch finds no accelerator here", repr(device_id)))
+    there = [torch.device(accelerator.type, index) for index in range(torch.accelerator.device_count())]
+    device = next((device for device in there if device_id in (device, device.index)), None)
+    if device is None:
+        listed = ", ".join(map(str, there))
+        raise ArgumentError(mismatch("device_id", f"a torch.device among {listed}", repr(device_id)))
+    return device
+
+
+def same_device(device_id: Any, default: ProcessGroup) -> Any:
+    """As `bound_device`, for a group beside a default group that may be bound to one."""
+    device = bound_device(device_id)
+    if device is not None and default.bound_device_id not in (None, device):
+        raise ArgumentError(mismatch("device_id", f"{default.bound_device_id}, as of the default group", device))
+    return device
 
 
 _BACKENDS = {"mpicoll", "mpi", "gloo", "nccl", "ucc", "xccl", "undefined"}

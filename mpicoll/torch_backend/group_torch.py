@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
@@ -143,7 +144,6 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     work_class = TorchWork
     sequence = 0
     together: list[Work] | None = None  # the operations of a coalescing manager
-    supports_splitting = True
     supports_coalescing = False
     supports_time_estimate = False
     options = None
@@ -367,11 +367,14 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
         group._set_group_desc(group_desc)
         return group
 
-    def perform_nocolor_split(self, device: Any) -> None:
-        """Nothing: the ranks outside a split take no part in it."""
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether it has a `split_group`; not where torch looks for a communicator that NCCL could split."""
+        return sys._getframe(1).f_code.co_name != "_get_split_source"
 
     def eager_connect_single_device(self, device: Any) -> None:
-        """Nothing: MPI is connected."""
+        """Keep the device: torch tells it here alone. MPI is connected."""
+        self.bound_device_id = device
 
     def shutdown(self) -> None:
         """Free the group; the default group with all others. ``torch.distributed.destroy_process_group`` calls it."""

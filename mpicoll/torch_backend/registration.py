@@ -47,8 +47,10 @@ class TorchDoor:
 
         register()
         if not torch_dist.is_initialized():
-            timeout = timedelta(seconds=world.current().default.timeout)
-            torch_dist.init_process_group(NAME, init_method="mpi://", timeout=timeout)
+            default = world.current().default
+            timeout = timedelta(seconds=default.timeout)
+            device = default.bound_device_id
+            torch_dist.init_process_group(NAME, init_method="mpi://", timeout=timeout, device_id=device)
 
     def close(self, group: ProcessGroup) -> bool:
         """Destroy a group by torch's own function if torch knows it, and say so. It comes back by ``shutdown``."""

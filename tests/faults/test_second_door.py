@@ -277,3 +277,66 @@ td.destroy_process_group()
 """
     end = job(script, start=TOOLS)
     assert (end.code, end.lines()) == (0, ["rank and size of torch's default group"] * 2), end
+
+
+# A device that has no operations, which is all that it takes here.
+ACCELERATOR = """
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+_setup_privateuseone_for_python_backend("toy")
+import torch.distributed as td, mpicoll as dist
+toy = torch.device("toy", 0)
+"""
+
+
+def test_a_device_is_kept_for_all_groups(job: RunJob) -> None:
+    script = """
+for open_doors in (
+    lambda: td.init_process_group("mpicoll", device_id=toy),
+    lambda: dist.init_process_group(device_id=toy),
+    lambda: dist.init_process_group(device_id=0, torch=False) or td.init_process_group("mpicoll"),
+):
+    open_doors()
+    groups = [dist.group.WORLD, td.new_group(), dist.new_group(), td.new_group(device_id=toy)]
+    groups += [dist.new_group(device_id=0), dist.new_subgroups(1)[0], dist.split_group(split_ranks=[[0], [1]])]
+    say(str({group.bound_device_id for group in groups}))
+    td.barrier()
+    td.destroy_process_group()
+"""
+    end = job(script, start=TOOLS + ACCELERATOR)
+    assert (end.code, end.lines()) == (0, ["{device(type='toy', index=0)}"] * 6), end
+
+
+def test_torch_divides_a_group_that_has_a_device(job: RunJob) -> None:
+    script = """
+td.init_process_group("mpicoll", device_id=toy)
+part = td.split_group(split_ranks=[[0], [1, 2]], group_desc="part")
+x = torch.ones(1)
+td.all_reduce(x, group=part)
+dist.all_reduce(x, group=part)
+assert part.bound_device_id == toy and td.get_backend(part) == "mpicoll" and part.group_desc == "part"
+# For a group of NCCL's beside it torch would have NCCL split it.
+assert td.distributed_c10d._get_split_source(td.group.WORLD) is None
+say(f"{x.item()} {td.get_process_group_ranks(part)}")
+"""
+    end = job(script, n=3, start=TOOLS + ACCELERATOR)
+    assert (end.code, end.lines()) == (0, ["1.0 [0]", "4.0 [1, 2]", "4.0 [1, 2]"]), end
+
+
+def test_a_device_that_is_not_there_is_refused(job: RunJob) -> None:
+    script = """
+for device in (1, -1, torch.device("toy"), torch.device("toy", 1), torch.device("cuda", 0), "toy:0"):
+    for make in (dist.init_process_group, dist.new_group):
+        if make is dist.new_group:
+            dist.init_process_group()
+        try:
+            make(device_id=device)
+        except dist.ArgumentError as error:
+            assert "device_id: expected a torch.device among toy:0, got" in str(error), str(error)
+        else:
+            say(f"{make} took {device}")
+    dist.destroy_process_group()
+say("done")
+"""
+    end = job(script, start=TOOLS + ACCELERATOR)
+    assert (end.code, end.lines()) == (0, ["done", "done"]), end
