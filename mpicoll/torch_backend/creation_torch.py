@@ -13,10 +13,12 @@ from mpicoll.groups import places, world
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.guard import checks
 from mpicoll.mpi import library
-from mpicoll.torch_backend import NAME
+from mpicoll.torch_backend import NAME, hooks_torch
 from mpicoll.torch_backend.group_torch import TorchGroup
 from mpicoll.torch_backend.store_torch import LazyStore
 from mpicoll.transport.work import seconds
+
+hooks_torch.replace_compression()  # here, since this module is imported with the first group
 
 
 def make_group(options: Any, comm: Any) -> TorchGroup:
