@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
@@ -191,9 +191,12 @@ def is_torch(array: Any) -> bool:
 def _find_describer(array: Any) -> Callable[[Any], Array]:
     if is_torch(array):
         global _strided
-        _strided = sys.modules["torch"].strided
-        plain = type(array).__torch_function__ is sys.modules["torch"]._C._disabled_torch_function_impl
-        return _describe_torch if plain or type(array) is sys.modules["torch"].Tensor else _describe_torch_subclass
+        torch = sys.modules["torch"]
+        _strided = torch.strided
+        if isinstance(array, torch._subclasses.FakeTensor):  # torch warns of a look at the address of one
+            return _refuse
+        plain = type(array).__torch_function__ is torch._C._disabled_torch_function_impl
+        return _describe_torch if plain or type(array) is torch.Tensor else _describe_torch_subclass
     if isinstance(array, np.ndarray):
         return _describe_numpy
     if not isinstance(array, type) and hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
@@ -212,10 +215,7 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
     except RuntimeError:  # as of functional tensors
         pointer = 0
     if pointer == 0 and tensor.numel():
-        raise DTypeError(
-            f"expected a tensor with memory of its own, got {type(tensor).__qualname__}, which has none. Pass what it"
-            " is made of: to_local() of a DTensor, for instance"
-        )
+        _refuse(tensor)
     if tensor.is_contiguous():
         array = Array(tensor, "torch", dtype, None, pointer, tensor.numel())
     else:
@@ -226,6 +226,12 @@ def _describe_torch(tensor: torch.Tensor) -> Array:
             array, lambda flat: _torch_copy(flat, tensor, True), lambda flat: _torch_copy(flat, tensor)
         )
     return array
+
+
+def _refuse(tensor: torch.Tensor) -> NoReturn:
+    remedy = "Pass tensor.to_local()" if hasattr(tensor, "to_local") else "Pass what it is made of"
+    kind = type(tensor).__qualname__
+    raise DTypeError(f"expected a tensor with memory of its own, got {kind}, which has none. {remedy}")
 
 
 def _describe_torch_subclass(tensor: torch.Tensor) -> Array:

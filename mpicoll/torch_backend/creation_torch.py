@@ -30,15 +30,16 @@ def make_group(options: Any, comm: Any) -> TorchGroup:
 
     MPI_Comm_dup, MPI_Comm_create_group.
     """
+    store = LazyStore.take()  # also where the group comes to nothing: it is none for the next one
     if comm is not None and not (library.is_running() and isinstance(comm, library.MPI.Intracomm)):
         raise ArgumentError(mismatch("pg_options", "an mpi4py communicator or None", repr(comm)))
     ranks = list(options.global_ranks_in_group)
-    group = _make_subgroup(ranks, options, comm) if ranks else _make_default(options, comm)
+    group = _make_subgroup(ranks, options, comm) if ranks else _make_default(options, comm, store)
     group._torch_store = options.store
     return group
 
 
-def _make_default(options: Any, comm: Any) -> TorchGroup:
+def _make_default(options: Any, comm: Any, store: LazyStore | None) -> TorchGroup:
     rank, size = options.group_rank, options.group_size
     if not world.is_initialized():
         open_world(comm, options.timeout, rank, size, True)
@@ -51,9 +52,9 @@ def _make_default(options: Any, comm: Any) -> TorchGroup:
     here.announce = _announce
     group = here.default
     assert isinstance(group, TorchGroup)
-    group._lazy_store = LazyStore.take()
-    if group._lazy_store is not None:
-        group._lazy_store.attach(here)
+    group._lazy_store = store
+    if store is not None:
+        store.attach(here)
     return group
 
 

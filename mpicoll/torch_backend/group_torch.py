@@ -3,136 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import wraps
 from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
-from torch._C._autograd import _profiler_enabled as profiling
-from torch._C._profiler import _RecordFunctionFast as record
 
 from mpicoll.api import coalesced, collectives, point_to_point, reductions
 from mpicoll.api.world import close_group
-from mpicoll.data.reduction import ReduceOp
 from mpicoll.errors import ArgumentError, DTypeError
 from mpicoll.groups import world
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.torch_backend import NAME, sparse_torch, versions_torch
+from mpicoll.torch_backend.calls_torch import as_op, message, operation
 from mpicoll.torch_backend.work_torch import TorchWork, joined
 from mpicoll.transport.work import Work, seconds
 
-# torch's ReduceOp hashes to the number of its kind. PREMUL_SUM has a factor and is not among them.
-_OPS = {
-    hash(c10d.ReduceOp(kind)): getattr(ReduceOp, name)
-    for name, kind in c10d.ReduceOp.RedOpType.__members__.items()
-    if name != "PREMUL_SUM"
-}
-# What torch's options call the arguments of the shorter forms.
-_FIELDS = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 # What torch calls a group without a description.
 _NO_DESCRIPTION = ("", "undefined", "default_pg")
-
-
-# With a rank and a size; torch's own types know another form alone.
-_initialise: Any = c10d.ProcessGroup.__init__
-
-
-def _op(op: Any) -> Any:
-    return _OPS.get(hash(op), op)
-
-
-def _operation(title: str, options: type, arrays: int, *short: str) -> Callable[[Any], Any]:
-    """What is the same for all collectives: the forms of the call, the sequence number, the profiler.
-
-    Args:
-        title: What the profiler shows.
-        options: torch's class of the last argument.
-        arrays: How many arguments are lists of one tensor (or of one list) each, which a shorter form leaves out.
-        short: The arguments that the shorter form has in place of the options.
-    """
-
-    def decorate(method: Any) -> Any:
-        shown = next((i for i, name in enumerate(_parameters(method)) if name.startswith("input")), 0)
-
-        @wraps(method)
-        def call(self: TorchGroup, *args: Any, **named: Any) -> Work | None:
-            if named or not args or args[-1].__class__ is not options:
-                args = _as_options(method, options, arrays, short, args, named)
-            self.sequence += 1
-            work: Work | None
-            if profiling():
-                work = _profiled(title, args[shown : len(args) - 1], lambda: method(self, *args))
-            else:
-                work = method(self, *args)
-            if work is not None and self.together is not None:
-                self.together.append(work)
-            return work
-
-        @wraps(method)
-        def call_in_place(self: TorchGroup, tensors: Any, opts: Any = None, *args: Any, **named: Any) -> Work | None:
-            # The same for two arguments, without putting them together and taking them apart.
-            if opts.__class__ is not options or self.together is not None or profiling():
-                return call(self, tensors, *(() if opts is None else (opts,)), *args, **named)
-            self.sequence += 1
-            work: Work | None = method(self, tensors, opts)
-            return work
-
-        return call_in_place if _parameters(method) == ("tensors", "opts") else call
-
-    return decorate
-
-
-def _profiled(title: str, args: Sequence[Any], start: Callable[[], Work | None]) -> Work | None:
-    """Start an operation in a range of the profiler's that ends with it."""
-    section = record(versions_torch.comm_title() or f"{NAME}:{title}", _flat(args[:1]))
-    section.__enter__()
-    try:
-        work = start()
-    except BaseException:
-        section.__exit__(None, None, None)
-        raise
-    if work is None:
-        section.__exit__(None, None, None)
-    else:
-        # On another thread: the profiler knows of that, too.
-        work.when_done(lambda: section.__exit__(None, None, None), quick=True)
-    return work
-
-
-def _as_options(
-    method: Any, options: type, arrays: int, short: tuple[str, ...], args: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Any, ...]:
-    """The arguments of a call in another form, as the method takes them."""
-    given = dict(zip(_parameters(method), args, strict=False)) | named
-    tensors = [given.pop(name) for name in _parameters(method)[:-1] if name in given]
-    opts = given.pop("opts", None)
-    if not isinstance(opts, options):
-        rest = list(args[len(tensors) :])
-        opts = options()
-        values = dict(zip(short, rest, strict=False)) | given
-        for name in short:
-            if values.get(name) is not None:
-                setattr(opts, _FIELDS[name], values[name])
-    if arrays and any(isinstance(tensor, torch.Tensor) for tensor in tensors[:arrays]):
-        tensors = [[tensor] for tensor in tensors]
-    return (*tensors, opts)
-
-
-def _parameters(method: Any) -> tuple[str, ...]:
-    names: tuple[str, ...] = method.__code__.co_varnames[1 : method.__code__.co_argcount]
-    return names
-
-
-def _flat(args: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for arg in args:
-        if isinstance(arg, torch.Tensor):
-            found.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            found.extend(_flat(arg))
-    return found
 
 
 class TorchGroup(ProcessGroup, c10d.ProcessGroup):
@@ -144,6 +33,7 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     work_class = TorchWork
     sequence = 0
     together: list[Work] | None = None  # the operations of a coalescing manager
+    stand_in: Any = None  # a group that dispatch_torch asks
     supports_coalescing = False
     supports_time_estimate = False
     options = None
@@ -152,7 +42,7 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
     _lazy_store: Any = None  # the default group's, if nobody gave it one
 
     def __init__(self, label: str, ranks: tuple[int, ...], comm: Any, private: Any, *rest: Any) -> None:
-        _initialise(self, private.Get_rank(), private.Get_size())
+        versions_torch.initialise(self, private.Get_rank(), private.Get_size())
         ProcessGroup.__init__(self, label, ranks, comm, private, *rest)
 
     @classmethod
@@ -161,19 +51,19 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
         if isinstance(group, cls):
             return group
         other = cls.__new__(cls)
-        _initialise(other, group.rank(), group.size())
+        versions_torch.initialise(other, group.rank(), group.size())
         other.__dict__ = group.__dict__
         return other
 
-    @_operation("broadcast", c10d.BroadcastOptions, 1, "root", "timeout")
+    @operation("broadcast", c10d.BroadcastOptions, 1, "root", "timeout")
     def broadcast(self, tensors: Any, opts: Any) -> Any:
         """``torch.distributed.broadcast``."""
         return self._timed(collectives.broadcast(_one(tensors), None, self, opts.asyncOp, opts.rootRank), opts)
 
-    @_operation("all_reduce", c10d.AllreduceOptions, 1, "op", "timeout")
+    @operation("all_reduce", c10d.AllreduceOptions, 1, "op", "timeout")
     def allreduce(self, tensors: Any, opts: Any) -> Any:
         """``torch.distributed.all_reduce``; of sparse tensors too."""
-        op = _op(opts.reduceOp)
+        op = as_op(opts.reduceOp)
         try:
             work = reductions.all_reduce(_one(tensors), op, self, opts.asyncOp)
         except DTypeError:
@@ -182,78 +72,78 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
             return sparse_torch.all_reduce(self, tensors[0], op, opts.asyncOp)
         return None if work is None else self._timed(work, opts)
 
-    @_operation("all_reduce_coalesced", c10d.AllreduceCoalescedOptions, 0)
+    @operation("all_reduce_coalesced", c10d.AllreduceCoalescedOptions, 0)
     def allreduce_coalesced(self, tensors: Any, opts: Any) -> Any:
         """``torch.distributed.all_reduce_coalesced``."""
-        return self._timed(coalesced.all_reduce_coalesced(tensors, _op(opts.reduceOp), self, opts.asyncOp), opts)
+        return self._timed(coalesced.all_reduce_coalesced(tensors, as_op(opts.reduceOp), self, opts.asyncOp), opts)
 
-    @_operation("reduce", c10d.ReduceOptions, 1, "root", "op", "timeout")
+    @operation("reduce", c10d.ReduceOptions, 1, "root", "op", "timeout")
     def reduce(self, tensors: Any, opts: Any) -> Any:
         """``torch.distributed.reduce``."""
-        work = reductions.reduce(_one(tensors), None, _op(opts.reduceOp), self, opts.asyncOp, opts.rootRank)
+        work = reductions.reduce(_one(tensors), None, as_op(opts.reduceOp), self, opts.asyncOp, opts.rootRank)
         return self._timed(work, opts)
 
-    @_operation("all_gather", c10d.AllgatherOptions, 2, "timeout")
+    @operation("all_gather", c10d.AllgatherOptions, 2, "timeout")
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Any:
         """``torch.distributed.all_gather``."""
         work = collectives.all_gather(_one(output_tensors), _one(input_tensors), self, opts.asyncOp)
         return self._timed(work, opts)
 
-    @_operation("all_gather_into_tensor", c10d.AllgatherOptions, 0, "timeout")
+    @operation("all_gather_into_tensor", c10d.AllgatherOptions, 0, "timeout")
     def all_gather_single(self, output: Any, input: Any, opts: Any) -> Any:
         """``torch.distributed.all_gather_into_tensor``."""
         return self._timed(collectives.all_gather_into_tensor(output, input, self, opts.asyncOp), opts)
 
-    @_operation("all_gather_coalesced", c10d.AllgatherOptions, 0)
+    @operation("all_gather_coalesced", c10d.AllgatherOptions, 0)
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any) -> Any:
         """``torch.distributed.all_gather_coalesced``: the i-th list of outputs holds what rank i gave."""
         lists = [list(outputs) for outputs in zip(*output_lists, strict=True)]
         return self._timed(coalesced.all_gather_coalesced(lists, input_list, self, opts.asyncOp), opts)
 
-    @_operation("all_gather_into_tensor_coalesced", c10d.AllgatherOptions, 0)
+    @operation("all_gather_into_tensor_coalesced", c10d.AllgatherOptions, 0)
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """``_coalescing_manager`` around ``torch.distributed.all_gather_into_tensor``."""
         return self._timed(coalesced.all_gather_into_tensor_coalesced(outputs, inputs, self, opts.asyncOp), opts)
 
-    @_operation("gather", c10d.GatherOptions, 2, "root", "timeout")
+    @operation("gather", c10d.GatherOptions, 2, "root", "timeout")
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Any:
         """``torch.distributed.gather``."""
         outputs = output_tensors[0] if output_tensors else None
         work = collectives.gather(_one(input_tensors), outputs or None, None, self, opts.asyncOp, opts.rootRank)
         return self._timed(work, opts)
 
-    @_operation("scatter", c10d.ScatterOptions, 2, "root", "timeout")
+    @operation("scatter", c10d.ScatterOptions, 2, "root", "timeout")
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Any:
         """``torch.distributed.scatter``."""
         inputs = input_tensors[0] if input_tensors else None
         work = collectives.scatter(_one(output_tensors), inputs or None, None, self, opts.asyncOp, opts.rootRank)
         return self._timed(work, opts)
 
-    @_operation("reduce_scatter", c10d.ReduceScatterOptions, 2, "op", "timeout")
+    @operation("reduce_scatter", c10d.ReduceScatterOptions, 2, "op", "timeout")
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Any:
         """``torch.distributed.reduce_scatter``."""
-        op = _op(opts.reduceOp)
+        op = as_op(opts.reduceOp)
         work = reductions.reduce_scatter(_one(output_tensors), _one(input_tensors), op, self, opts.asyncOp)
         return self._timed(work, opts)
 
-    @_operation("reduce_scatter_tensor", c10d.ReduceScatterOptions, 0)
+    @operation("reduce_scatter_tensor", c10d.ReduceScatterOptions, 0)
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any) -> Any:
         """``torch.distributed.reduce_scatter_tensor``."""
-        work = reductions.reduce_scatter_tensor(output, input, _op(opts.reduceOp), self, opts.asyncOp)
+        work = reductions.reduce_scatter_tensor(output, input, as_op(opts.reduceOp), self, opts.asyncOp)
         return self._timed(work, opts)
 
-    @_operation("reduce_scatter_tensor_coalesced", c10d.ReduceScatterOptions, 0)
+    @operation("reduce_scatter_tensor_coalesced", c10d.ReduceScatterOptions, 0)
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any) -> Any:
         """``_coalescing_manager`` around ``torch.distributed.reduce_scatter_tensor``."""
-        op = _op(opts.reduceOp)
+        op = as_op(opts.reduceOp)
         return self._timed(coalesced.reduce_scatter_tensor_coalesced(outputs, inputs, op, self, opts.asyncOp), opts)
 
-    @_operation("all_to_all", c10d.AllToAllOptions, 0)
+    @operation("all_to_all", c10d.AllToAllOptions, 0)
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Any:
         """``torch.distributed.all_to_all``."""
         return self._timed(collectives.all_to_all(output_tensors, input_tensors, self, opts.asyncOp), opts)
 
-    @_operation("all_to_all_single", c10d.AllToAllOptions, 0, "timeout")
+    @operation("all_to_all_single", c10d.AllToAllOptions, 0, "timeout")
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any
     ) -> Any:
@@ -261,7 +151,7 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
         work = collectives.all_to_all_single(output, input, output_split_sizes, input_split_sizes, self, opts.asyncOp)
         return self._timed(work, opts)
 
-    @_operation("barrier", c10d.BarrierOptions, 0, "timeout")
+    @operation("barrier", c10d.BarrierOptions, 0, "timeout")
     def barrier(self, opts: Any) -> Any:
         """``torch.distributed.barrier``."""
         timeout = opts.timeout if opts.timeout > timedelta(0) else None
@@ -271,23 +161,20 @@ class TorchGroup(ProcessGroup, c10d.ProcessGroup):
         """``mpicoll.monitored_barrier``; ``torch.distributed.monitored_barrier`` calls it of gloo's groups alone."""
         collectives.monitored_barrier(self, timeout, wait_all_ranks)
 
+    @message("send")
     def send(self, tensors: Any, dstRank: int, tag: int) -> Any:
         """``torch.distributed.isend``."""
-        return self._message("send", tensors, lambda: point_to_point.isend(_one(tensors), None, self, tag, dstRank))
+        return point_to_point.isend(_one(tensors), None, self, tag, dstRank)
 
+    @message("recv")
     def recv(self, tensors: Any, srcRank: int, tag: int) -> Any:
         """``torch.distributed.irecv``."""
-        return self._message("recv", tensors, lambda: point_to_point.irecv(_one(tensors), None, self, tag, srcRank))
+        return point_to_point.irecv(_one(tensors), None, self, tag, srcRank)
 
+    @message("recvAnySource")
     def recv_anysource(self, tensors: Any, tag: int) -> Any:
         """``torch.distributed.irecv`` from whoever sends first."""
-        return self._message("recvAnySource", tensors, lambda: point_to_point.irecv(_one(tensors), None, self, tag))
-
-    def _message(self, title: str, tensors: Any, start: Callable[[], Work]) -> Any:
-        work: Any = _profiled(title, [tensors], start) if profiling() else start()
-        if self.together is not None:
-            self.together.append(work)
-        return work
+        return point_to_point.irecv(_one(tensors), None, self, tag)
 
     def _timed(self, work: Work | None, opts: Any) -> Work | None:
         if work is not None and opts.timeout > timedelta(0):

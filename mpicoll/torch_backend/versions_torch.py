@@ -26,6 +26,16 @@ def comm_title() -> str:
     return str(_title()) if _title is not None else ""
 
 
+# With a rank and a size; torch's own types know another form alone.
+initialise: Any = c10d.ProcessGroup.__init__
+new_group: Any = c10d.ProcessGroup
+
+
+def method(group: Any, name: str) -> Any:
+    """The method of a group of torch's, by its newest name."""
+    return getattr(group, name, None) or getattr(group, OLDER_NAMES[name][0])
+
+
 def keep_compiler_out(owner: type) -> None:
     """Let torch.compile go round the methods of a class and what they call, as it goes round C++.
 

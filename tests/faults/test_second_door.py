@@ -149,6 +149,8 @@ try:
     td.init_process_group("mpicoll", {argument})
 except dist.MpicollError as error:
     say(type(error).__name__)
+from mpicoll.torch_backend.store_torch import LazyStore
+assert LazyStore.take() is None  # it would be the next group's
 """
     end = job(script, start=TOOLS)
     expected = "ArgumentError" if "pg_options" in argument else "LaunchError"

@@ -126,6 +126,8 @@ def test_sequence_numbers_count_collectives(world: Any) -> None:
     before = world._get_sequence_number_for_group()
     dist.all_reduce(torch.ones(1))
     dist.barrier()
+    with pytest.raises(ValueError, match="length of tensor_list"):
+        dist.all_gather([], torch.ones(1))
     assert world._get_sequence_number_for_group() == before + 2
 
 
