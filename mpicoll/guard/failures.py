@@ -164,6 +164,7 @@ class _Interrupts:
     def __init__(self, previous: Callable[[int, FrameType | None], Any]) -> None:
         self._previous = previous
         self._handled = float("-inf")
+        self._forgotten = False
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._thread = threading.Thread(target=self._loop, name="mpicoll interrupts", daemon=True)
@@ -186,11 +187,17 @@ class _Interrupts:
         return interrupts
 
     def _forget(self) -> None:
-        # In a forked child, whose signals are not the rank's.
-        with contextlib.suppress(ValueError):  # forked by a thread that is not taken for the main one
+        # In a forked child, whose signals are not the rank's. A child of the child's comes here too: by then the
+        # numbers of the pipe may be those of other files.
+        if self._forgotten:
+            return
+        self._forgotten = True
+        with contextlib.suppress(ValueError, OSError):  # forked by a thread that is not taken for the main one
             if signal.getsignal(signal.SIGINT) == self._handle:
                 signal.signal(signal.SIGINT, self._previous)
-            signal.set_wakeup_fd(-1)
+            woken = signal.set_wakeup_fd(-1)
+            if woken != self._writer:  # an event loop's, which came later
+                signal.set_wakeup_fd(woken)
         os.close(self._reader)
         os.close(self._writer)
 

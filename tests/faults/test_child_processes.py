@@ -68,6 +68,27 @@ def test_a_forked_child_that_ends_does_not_end_the_job(job: RunJob) -> None:
     assert (end.code, end.lines()) == (0, ["1 4.0"] * 2)
 
 
+def test_a_forked_child_that_forks_keeps_its_files(job: RunJob) -> None:
+    """What the first fork has closed is not closed again: the numbers are those of the child's own files by then."""
+    end = job(
+        """
+        pid = os.fork()
+        if pid == 0:
+            files = [open(os.devnull, "w") for _ in range(8)]
+            signal.set_wakeup_fd(files[0].fileno() if os.set_blocking(files[0].fileno(), False) is None else -1)
+            pid = os.fork()
+            if pid == 0:
+                for file in files:
+                    os.fstat(file.fileno())
+                os._exit(7 if signal.set_wakeup_fd(-1) == files[0].fileno() else 8)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        say(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+        dist.barrier()
+        """
+    )
+    assert (end.code, end.lines()) == (0, ["7"] * 2), end
+
+
 @pytest.mark.parametrize("torch", [False, True])
 def test_a_forked_child_cannot_start_again(job: RunJob, torch: bool) -> None:
     """A child of os.fork, which multiprocessing does not know of, would take part in its parent's traffic."""
