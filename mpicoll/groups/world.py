@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mpicoll.errors import ArgumentError, NotInitializedError, mismatch
 from mpicoll.groups import places
+from mpicoll.groups.adopted import Adopted
 from mpicoll.groups.group import Context, GroupMember, NotAMember, ProcessGroup
 from mpicoll.mpi import library
 from mpicoll.transport import channel
@@ -70,7 +71,7 @@ class World:
         self.groups = {self.default.label: self.default}
         self._made = 0
         self._exported = self._export()
-        self._adopted_key = library.MPI.Comm.Create_keyval()
+        self.adopted = Adopted()
 
     def _find_problem(self, private: Comm, rank: int, world_size: int) -> str | None:
         here = {"rank": (rank, private.Get_rank()), "world_size": (world_size, private.Get_size())}
@@ -143,17 +144,12 @@ class World:
 
     def group_over(self, comm: Comm) -> ProcessGroup:
         """The group that stands for a communicator given as ``group=``; its first use, by all its ranks, makes it."""
-        group = self.known_group_over(comm)
+        group = self.adopted.find(comm)
         if group is None:
             group = self.adopt(comm, self.default.timeout)
             self.announce(group)
-            comm.Set_attr(self._adopted_key, group)
+            self.adopted.keep(group, comm)
         return group
-
-    def known_group_over(self, comm: Comm) -> ProcessGroup | None:
-        """The group that stands for a communicator, if there is one."""
-        group: Any = comm.Get_attr(self._adopted_key)
-        return None if group is None or group.closed else group
 
     def _add(self, name: str, ranks: tuple[int, ...], private: Comm, comm: Comm | None, timeout: float) -> ProcessGroup:
         public = private.Dup() if comm is None else comm
@@ -191,6 +187,7 @@ class World:
         group.check_open()
         group.free()
         self.groups.pop(group.label)
+        self.context.progress.call(lambda: self.adopted.forget(group))
 
     def close(self) -> None:
         """Destroy every group, the youngest first."""
@@ -198,7 +195,7 @@ class World:
             group.free()
         self.groups.clear()
         self.context.progress.close()
-        library.MPI.Comm.Free_keyval(self._adopted_key)
+        self.adopted.close()
         for name in self._exported:
             if os.environ.get(name) == self.variables[name]:
                 del os.environ[name]
@@ -336,12 +333,12 @@ def is_unused_comm(group: Any) -> bool:
     world = current()
     if not isinstance(group, library.MPI.Intracomm) or group == library.MPI.COMM_NULL:
         return False
-    unused: bool = world.context.progress.call(lambda: world.known_group_over(group) is None)
+    unused: bool = world.context.progress.call(lambda: world.adopted.find(group) is None)
     return unused
 
 
 def _group_over(world: World, comm: Any, collective: bool) -> ProcessGroup:
-    group = world.known_group_over(comm)
+    group = world.adopted.find(comm)
     if group is None and not collective:
         raise ArgumentError(
             "group: expected a ProcessGroup, got an mpi4py communicator that no collective operation has used yet, of"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from torch._C._distributed_c10d import _register_process_group
@@ -18,6 +20,9 @@ from mpicoll.torch_backend.group_torch import TorchGroup
 from mpicoll.torch_backend.store_torch import LazyStore
 from mpicoll.transport.work import seconds
 
+# sys.excepthook without what torch has put around it for a default group of ours.
+_excepthook: Callable[..., Any] | None = None
+
 hooks_torch.replace_compression()  # here, since this module is imported with the first group
 
 
@@ -33,6 +38,7 @@ def make_group(options: Any, comm: Any) -> TorchGroup:
     store = LazyStore.take()  # also where the group comes to nothing: it is none for the next one
     if comm is not None and not (library.is_running() and isinstance(comm, library.MPI.Intracomm)):
         raise ArgumentError(mismatch("pg_options", "an mpi4py communicator or None", repr(comm)))
+    _tidy_tags()
     ranks = list(options.global_ranks_in_group)
     group = _make_subgroup(ranks, options, comm) if ranks else _make_default(options, comm, store)
     group._torch_store = options.store
@@ -55,7 +61,24 @@ def _make_default(options: Any, comm: Any, store: LazyStore | None) -> TorchGrou
     group._lazy_store = store
     if store is not None:
         store.attach(here)
+    _tidy_excepthook()
     return group
+
+
+def _tidy_excepthook() -> None:
+    # torch puts a hook around the one there is with each default group and takes none off: a few hundred lives later
+    # they would be too deep to call.
+    global _excepthook
+    if _excepthook is not None and getattr(sys.excepthook, "__name__", "") == "_distributed_excepthook":
+        sys.excepthook = _excepthook
+    _excepthook = sys.excepthook
+
+
+def _tidy_tags() -> None:
+    # torch leaves an empty list behind for each group that it destroys.
+    tags = distributed_c10d._world.tags_to_pg
+    for tag in [tag for tag, groups in tags.items() if not groups]:
+        del tags[tag]
 
 
 def _same_ranks(comm: Any, other: Any) -> bool:
@@ -93,6 +116,7 @@ def _make_subgroup(ranks: list[int], options: Any, comm: Any) -> TorchGroup:
 def _announce(group: ProcessGroup) -> None:
     """Write a group of the first door into torch's tables, as ``torch.distributed.new_group`` does."""
     assert isinstance(group, TorchGroup)
+    _tidy_tags()
     tables = distributed_c10d._world
     name, store = f"{NAME}-{group.label}", tables.pg_map[distributed_c10d._get_default_group()][1]
     group._torch_store = store

@@ -102,6 +102,43 @@ def test_three_lives_in_one_process(job: RunJob) -> None:
     assert (end.code, end.lines(), end.err) == (0, ["2.0 False"] * 6, "")
 
 
+@pytest.mark.parametrize("door", ["dist.init_process_group()", "td.init_process_group('mpicoll')"])
+def test_lives_leave_nothing_behind(job: RunJob, door: str) -> None:
+    """The user's communicator outlives the groups that stood for it, and sys.excepthook torch's hooks around it."""
+    if "td" in door:
+        pytest.importorskip("torch")
+    end = job(
+        f"""
+        import gc
+        if {"td" in door}:
+            import torch.distributed as td
+        from mpi4py import MPI
+        comm = MPI.COMM_WORLD.Dup()
+
+        def live(times):
+            for _ in range(times):
+                {door}
+                dist.new_group([0, 1])
+                for group in (comm, None):
+                    dist.all_reduce(np.ones(1), group=group)
+                    dist.all_reduce(np.ones(1), group=group, async_op=True).wait()
+                dist.destroy_process_group()
+
+        def count():
+            gc.collect()
+            return len(gc.get_objects()), threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+        live(12)  # what is kept from the first is not counted
+        before = count()
+        live(24)
+        objects, threads, files = (after - before for after, before in zip(count(), before))
+        say(f"{{objects if objects > 12 else 'few'}} objects, {{threads}} threads, {{files}} files")
+        """,
+        start=SAY,
+    )
+    assert (end.code, end.lines(), end.err) == (0, ["few objects, 0 threads, 0 files"] * 2, "")
+
+
 def test_initialising_twice_is_refused(job: RunJob) -> None:
     end = job(
         """

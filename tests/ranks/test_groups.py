@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -269,6 +270,19 @@ def test_destroying_a_group_finishes_what_is_under_way(dist: ModuleType, size: i
     dist.destroy_process_group(group)
     assert work.is_completed()
     assert set(x.tolist()) == {float(size)}
+
+
+def test_groups_that_are_destroyed_leave_nothing_behind(dist: ModuleType, size: int) -> None:
+    def make(times: int) -> int:
+        for _ in range(times):
+            group = dist.new_group(range(size))
+            total(dist, group, 1)
+            dist.destroy_process_group(group)
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = make(10)  # what is kept from the first is not counted
+    assert make(20) - before < 10
 
 
 def test_groups_are_counted(dist: ModuleType) -> None:

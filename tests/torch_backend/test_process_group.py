@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -227,3 +229,17 @@ def test_an_aborted_group_gives_up_what_is_under_way(rank: int) -> None:
     dist.barrier()
     if rank != 0:
         group.allreduce([torch.ones(1)]).wait()  # so that what rank 0 gave up comes to an end
+
+
+@pytest.mark.parametrize("door", [mpicoll, dist], ids=["mpicoll", "torch"])
+def test_groups_that_are_destroyed_leave_nothing_behind(size: int, door: ModuleType) -> None:
+    def make(times: int) -> int:
+        for _ in range(times):
+            group = door.new_group(list(range(size)))
+            dist.all_reduce(torch.ones(1), group=group)
+            door.destroy_process_group(group)
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = make(10)  # what is kept from the first is not counted
+    assert make(20) - before < 10
