@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _LOOK, _GRACE = 0.1, 1.0
 # Seconds between two looks whether another thread has left the communicator.
 _BRIEFLY = 2e-5
+# With so many operations under way a new one waits until they are fewer, or stand still for so many seconds.
+_MANY, _FEWER, _STILL = 256, 128, 0.01
 
 
 class Engine:
@@ -59,6 +61,7 @@ class Engine:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None  # carries out what is in the queue
         self._calling: set[threading.Thread] = set()  # those that did and are in the user's callbacks
+        self._moving = True  # an operation in the queue has ended since somebody waited for that
         self._closing = False
 
     def run(self, operation: Operation) -> None:
@@ -119,6 +122,16 @@ class Engine:
             self.latest = next(self._numbers)
             self._queue.append(_Asynchronous(operation, work))
             self._need_thread()
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        # Called with `_changed` held. A program that starts operations faster than MPI carries them out would fill the
+        # memory with their tensors. So it waits, but not for a queue that stands still: there another rank may wait for
+        # what this one does next.
+        if len(self._queue) > _MANY:
+            while len(self._queue) > _FEWER and self._moving:
+                self._moving = False
+                self._changed.wait(_STILL)
 
     def _need_thread(self) -> None:
         # Called with `_changed` held, where the queue is not empty.
@@ -236,8 +249,7 @@ class Engine:
             self._turn.append(None)
             # Out of the queue first: who has waited for it may start the next one at once.
             with self._changed:
-                self._queue.popleft()
-                self._changed.notify_all()
+                self._pop()
             if isinstance(entry, _Asynchronous):
                 work = entry.work
                 del entry  # and with it the tensors
@@ -264,6 +276,13 @@ class Engine:
                 return False
             self._thread = this
             return True
+
+    def _pop(self) -> None:
+        # Called with `_changed` held.
+        self._queue.popleft()
+        self._moving = True
+        if len(self._queue) in (_FEWER, 0):
+            self._changed.notify_all()
 
     def _try_steps(self, operation: Operation) -> BaseException | None:
         try:
@@ -307,6 +326,8 @@ class SerialEngine(Engine):
             first = len(self._queue) == 1
         if first:
             self.progress.start(self._carry_out(), Work("", []), self)
+        with self._changed:
+            self._hold_back()
 
     def call(self, function: Callable[[], Any], of_all: bool = True) -> Any:
         """Call a collective function of the communicator's in its turn."""
@@ -337,9 +358,8 @@ class SerialEngine(Engine):
             except Exception as failure:
                 error = failure
             with self._changed:
-                self._queue.popleft()
+                self._pop()
                 more = bool(self._queue)
-                self._changed.notify_all()
             work.finish(error)
             if not more:
                 return None

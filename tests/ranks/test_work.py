@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -183,6 +184,33 @@ def test_many_operations_at_once(dist: ModuleType, rank: int, size: int) -> None
     for i in np.random.default_rng(rank).permutation(300):  # each rank waits in an order of its own
         works[i].wait()
     assert [x.tolist() for x in arrays] == [[size * i + sum(range(size))] * (i % 7) for i in range(300)]
+
+
+@pytest.mark.ranks(1)  # with others it may be more, where one of them stands still for a while
+def test_a_program_that_starts_more_than_mpi_carries_out_is_slowed_down(dist: ModuleType) -> None:
+    """Works that are dropped keep their arrays until they are done, so their number is that of the arrays."""
+    kept = []
+    for _ in range(5):
+        arrays = [np.ones(1) for _ in range(1500)]
+        alive = [weakref.ref(array) for array in arrays]
+        while arrays:
+            dist.all_reduce(arrays.pop(), async_op=True)
+        kept.append(sum(array() is not None for array in alive))
+        dist.barrier()
+    assert sorted(kept)[2] < 300, kept
+
+
+@pytest.mark.ranks(2)
+def test_a_full_group_that_stands_still_holds_nothing_up(dist: ModuleType, rank: int, size: int) -> None:
+    """Each rank starts what the other waits for after more operations than a group slows a program down for."""
+    groups = [dist.new_group(range(size)) for _ in range(2)]
+    for group in groups if rank == 0 else reversed(groups):
+        works = [dist.all_reduce(np.ones(1), group=group, async_op=True) for _ in range(400)]
+    x = np.ones(1)
+    dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+    assert works[-1].wait()
+    for group in groups:
+        dist.destroy_process_group(group)
 
 
 @pytest.mark.ranks(min=2)
