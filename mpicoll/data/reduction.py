@@ -6,7 +6,7 @@ NaNs or zeros of both signs. So
 - float16, bfloat16 and complex32 are widened, reduced in single precision and rounded once;
 - bool is made 0 and 1 and reduced by the bitwise operation that means the same;
 - MIN and MAX of floats reduce integers in the same memory which sort as the floats do, NaN first;
-- AVG divides and PREMUL_SUM multiplies in place;
+- AVG divides and PREMUL_SUM multiplies in place; integers have AVG at torch.distributed's door alone, see TORCHS_AVG;
 - small integers are summed by an operation of our own where the MPI would saturate them.
 """
 
@@ -107,6 +107,20 @@ _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 for _name in _NAMES:
     setattr(ReduceOp, _name, ReduceOp(_name))
 
+
+class _TorchsAVG(ReduceOp):
+    """AVG at torch.distributed's door: of integers too, rounded toward zero, as nccl does and its programs expect."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("AVG")
+        self._key = ("AVG", "toward zero")
+        self._hash = hash(self._key)
+
+
+TORCHS_AVG = _TorchsAVG()
+
 # The name of the MPI operation; for bool that of the bitwise one with the same meaning on 0 and 1.
 _MPI_OPS = {"SUM": "SUM", "AVG": "SUM", "PREMUL_SUM": "SUM", "PRODUCT": "PROD"} | {name: name for name in _NAMES[3:]}
 _BOOL_OPS = {"SUM": "BOR", "MAX": "BOR", "BOR": "BOR", "PRODUCT": "BAND", "MIN": "BAND", "BAND": "BAND", "BXOR": "BXOR"}
@@ -204,7 +218,8 @@ def find(op: ReduceOp, dtype: DType) -> Reduction:
         what = "is too coarse to be summed" if dtype.name.startswith("float8") else "moves and does not reduce"
         raise DTypeError(f"dtype: {dtype.name} {what}. Convert it, to float32 for instance")
     allowed = _ALLOWED[dtype.family]
-    if op.name not in allowed:
+    whole = op == TORCHS_AVG and dtype.family == "int"
+    if op.name not in allowed and not whole:
         remedy = "Use SUM and divide" if op.name == "AVG" else "Convert the tensor or use another operation"
         raise ArgumentError(mismatch(f"op for {dtype.name}", f"one of {', '.join(allowed)}", op.name, remedy))
     if np.iscomplexobj(op.factor) and dtype.family != "complex":
@@ -213,11 +228,12 @@ def find(op: ReduceOp, dtype: DType) -> Reduction:
         return _make(dtype, _BOOL_OPS[op.name], "never", before=_to_zero_and_one)
     if dtype.family == "float" and op.name in ("MIN", "MAX"):
         return _find_ordering(op, dtype)
-    after = _divide if op.name == "AVG" else None
+    after = (_divide_whole if whole else _divide) if op.name == "AVG" else None
     before = _multiply_by(op.factor) if op.factor is not None else None
     return _make(dtype, _MPI_OPS[op.name], "never" if dtype.family == "int" else "perhaps", before, after)
 
 
+_PIECE = 1 << 18
 _FOLDS = {
     "SUM": np.add,
     "PROD": np.multiply,
@@ -295,6 +311,15 @@ def _to_zero_and_one(work: Numpy) -> None:
 
 def _divide(work: Numpy, size: int) -> None:
     np.true_divide(work, work.dtype.type(size), out=work)
+
+
+def _divide_whole(work: Numpy, size: int) -> None:
+    # In 64 bits, since an int8 may be smaller than the group is large; by pieces, so that this needs little memory.
+    number = np.array(size, work.dtype if work.itemsize == 8 else np.int64)
+    for first in range(0, work.size, _PIECE):
+        part = work[first : first + _PIECE]
+        # Less the remainder, which has the sign of the sum: numpy's division rounds down.
+        np.copyto(part, (part - np.fmod(part, number)) // number, casting="unsafe")
 
 
 def _multiply_by(factor: Any) -> Callable[[Numpy], None]:

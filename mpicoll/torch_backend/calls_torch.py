@@ -12,7 +12,7 @@ from torch._C import _len_torch_dispatch_stack as modes
 from torch._C._autograd import _profiler_enabled as profiling
 from torch._C._profiler import _RecordFunctionFast as record
 
-from mpicoll.data.reduction import ReduceOp
+from mpicoll.data.reduction import TORCHS_AVG, ReduceOp
 from mpicoll.errors import DTypeError
 from mpicoll.torch_backend import NAME, dispatch_torch, versions_torch
 from mpicoll.transport.work import Work
@@ -26,6 +26,7 @@ _OPS = {
     for name, kind in c10d.ReduceOp.RedOpType.__members__.items()
     if name != "PREMUL_SUM"
 }
+_OPS[hash(c10d.ReduceOp(c10d.ReduceOp.AVG))] = TORCHS_AVG
 # What torch's options call the arguments of the shorter forms.
 _FIELDS = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 

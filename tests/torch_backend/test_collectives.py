@@ -31,6 +31,30 @@ def test_all_reduce_adds(rank: int, size: int, dtype: torch.dtype) -> None:
     assert torch.equal(tensor, wanted)
 
 
+@pytest.mark.skipif(BACKEND == "gloo", reason="gloo refuses AVG of integers, which nccl has")
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_an_average_of_integers_is_rounded_toward_zero(
+    rank: int, size: int, dtype: torch.dtype, async_op: bool
+) -> None:
+    # lightning averages the number of rows so, in every `log(..., sync_dist=True)`.
+    shares = [[30, 7 - 3 * other, -other, 1 - 4 * other] for other in range(size)]
+    average = [int(sum(column) / size) for column in zip(*shares, strict=True)]  # int() cuts off
+    everywhere, at_the_last = torch.tensor(shares[rank], dtype=dtype), torch.tensor(shares[rank], dtype=dtype)
+    mine = torch.empty(4, dtype=dtype)
+    works = [
+        dist.all_reduce(everywhere, dist.ReduceOp.AVG, async_op=async_op),
+        dist.reduce(at_the_last, size - 1, dist.ReduceOp.AVG, async_op=async_op),
+        dist.reduce_scatter_tensor(
+            mine, torch.tensor(shares[rank], dtype=dtype).repeat(size), dist.ReduceOp.AVG, async_op=async_op
+        ),
+    ]
+    for work in works:
+        assert work is None or work.wait()
+    assert everywhere.tolist() == mine.tolist() == average
+    assert at_the_last.tolist() == (average if rank == size - 1 else shares[rank])
+
+
 @pytest.mark.parametrize("op", [dist.ReduceOp.MAX, dist.ReduceOp.SUM], ids=["max", "sum"])
 def test_all_reduce_of_bools_is_or(rank: int, size: int, op: dist.ReduceOp.RedOpType) -> None:
     tensor = of(rank, torch.bool) | of(0, torch.bool)  # the first one is True on all ranks
