@@ -8,7 +8,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import FrameType, ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from mpicoll.groups import world
 from mpicoll.groups.group import ProcessGroup
 from mpicoll.torch_backend import NAME
 
+_IGNITE = "ignite.distributed.comp_models.native"
 _env_by_mpi = False  # whether env:// is served by MPI for all backends
 _taking_over = False  # whether init_process_group() is given this backend, whatever it is called with
 # torch takes the list for what the backend can do; data/arrays.py says of a tensor it cannot reach.
@@ -73,12 +74,25 @@ class TorchDoor:
 
 
 def install() -> None:
-    """Register the backend now, or when torch has been imported."""
+    """Register the backend, and tell ignite of it: now, or when they have been imported."""
     world.second_door = TorchDoor()
-    if "torch" not in sys.modules:
-        sys.meta_path.insert(0, _TorchFinder())
-    else:
-        register()
+    awaited = {"torch": _greet_torch, _IGNITE: _greet_ignite}
+    for name in [name for name in awaited if name in sys.modules]:
+        awaited.pop(name)()
+    if awaited:
+        sys.meta_path.insert(0, _Finder(awaited))
+
+
+def _greet_torch() -> None:
+    register()
+    if world.is_initialized() and world.current().torch:
+        TorchDoor().open(wanted=False)
+
+
+def _greet_ignite() -> None:
+    # Its auto_model makes a DDP of a model if the backend has one of three names, else it leaves it bare: the ranks
+    # would drift apart without a word. The name that goes is that of torch's own MPI backend.
+    sys.modules[_IGNITE].MPI = NAME  # type: ignore[attr-defined]
 
 
 def register() -> None:
@@ -164,26 +178,30 @@ def _make_group(options: Any, user_options: Any) -> Any:
     return creation_torch.make_group(options, user_options)
 
 
-class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Waits for the import of torch."""
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for the import of modules, and calls a function when one has come."""
+
+    def __init__(self, awaited: dict[str, Callable[[], None]]) -> None:
+        self._awaited = awaited
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or self not in sys.meta_path:
+        if name not in self._awaited:
             return None
-        sys.meta_path.remove(self)
+        greet = self._awaited.pop(name)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TorchLoader(spec.loader)
+            spec.loader = _Loader(spec.loader, greet)
         return spec
 
 
-class _TorchLoader(importlib.abc.Loader):
-    """Imports torch as its own loader does, and then registers the backend."""
+class _Loader(importlib.abc.Loader):
+    """Imports a module as its own loader does, and then calls a function."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, greet: Callable[[], None]) -> None:
         self._loader = loader
+        self._greet = greet
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -197,6 +215,4 @@ class _TorchLoader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        register()
-        if world.is_initialized() and world.current().torch:
-            TorchDoor().open(wanted=False)
+        self._greet()

@@ -81,3 +81,14 @@ def test_a_numpy_program_never_imports_torch() -> None:
     ended = run(NUMPY_PROGRAM, MPICOLL_ALLOW_SINGLETON="1")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "done\n"
+
+
+@pytest.mark.parametrize("names", [["mpicoll", "native"], ["native", "mpicoll"]], ids=" first, then ".join)
+def test_ignite_takes_the_backend_for_one_of_its_own(names: list[str], tmp_path: Path) -> None:
+    # Where it does not, its auto_model leaves a model without DDP. tests/clients has the real one.
+    package = tmp_path / "ignite" / "distributed" / "comp_models"
+    package.mkdir(parents=True)
+    (package / "native.py").write_text('MPI = "mpi"')
+    lines = {"mpicoll": "import mpicoll", "native": "from ignite.distributed.comp_models import native"}
+    ended = run("\n".join([*(lines[name] for name in names), "print(native.MPI)"]), PYTHONPATH=f"{ROOT}:{tmp_path}")
+    assert (ended.returncode, ended.stdout) == (0, "mpicoll\n"), ended.stderr
