@@ -54,6 +54,9 @@ def _run(arguments: argparse.Namespace) -> None:
     registration.meet_by_mpi()
     if arguments.backend is not None:
         registration.take_over()
+        # mpicoll has no GPU arrays. Without this accelerate, and transformers' Trainer, look for a GPU to train on, and
+        # where there is none each rank trains alone.
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     sys.argv = [arguments.script, *arguments.arguments]
     if arguments.module:
         sys.path.insert(0, os.getcwd())
