@@ -64,6 +64,10 @@ test-ranks-%: $(READY) ## run the tests of tests/ranks on % ranks
 test-torch: $(READY) ## run PyTorch's own distributed code over mpicoll, beside one process, on 2 and 4 ranks
 	$(IN) python tests/run.py torch_backend:2 torch_backend:4 -- $(ARGS)
 
+.PHONY: test-clients
+test-clients: .venv/clients/.ready ## run accelerate, lightning, transformers and others over mpicoll, on 2 ranks of MPICH
+	PATH="$(CURDIR)/.venv/clients/bin:$$PATH" python tests/run.py clients -- $(ARGS)
+
 .PHONY: torch-suite
 torch-suite: $(READY) ## run the distributed test-suite that the torch wheel ships, on N ranks
 	$(IN) python tests/torch_backend/suite.py -n $(N) $(ARGS)
@@ -116,6 +120,13 @@ clean: ## remove the virtual environments and what the tools leave
 	test -x .venv/$*/bin/python || $(PYTHON) -m venv .venv/$*
 	.venv/$*/bin/python -m pip install -qq $(TORCH)
 	.venv/$*/bin/python -m pip install -qq --editable '.[$*,dev,examples]'
+	touch $@
+
+# torch is named again, so that no client brings another one along.
+.venv/clients/.ready: pyproject.toml tests/clients/requirements.txt
+	test -x .venv/clients/bin/python || $(PYTHON) -m venv .venv/clients
+	.venv/clients/bin/python -m pip install -qq $(TORCH)
+	.venv/clients/bin/python -m pip install -qq $(TORCH) --requirement tests/clients/requirements.txt --editable '.[mpich,dev]'
 	touch $@
 
 .venv/python%/.found:
