@@ -84,6 +84,15 @@ def test_the_architecture_page_lists_every_module() -> None:
     assert listed == existing | {"__init__.py"}
 
 
+def test_the_clients_page_has_the_versions_that_are_tested() -> None:
+    pinned = dict(
+        re.findall(r"^(?:pytorch-)?(\w+)==(\S+)$", (ROOT / "tests/clients/requirements.txt").read_text(), re.M)
+    )
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \|", (ROOT / "docs" / "clients.md").read_text(), re.M)
+    assert rows
+    assert dict(rows).items() <= pinned.items()
+
+
 def test_the_sharp_bits_list_every_variable() -> None:
     pattern = re.compile(r"MPICOLL_[A-Z_]+\b")
     read = {name for path in PACKAGE.rglob("*.py") for name in pattern.findall(path.read_text())}
